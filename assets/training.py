@@ -1,0 +1,137 @@
+"""The fine-tuning run: launched, followed, and its checkpoints registered while it goes on."""
+
+from contextlib import closing
+from time import monotonic
+
+import dagster as dg
+
+from assets.metadata import numbers, texts
+from assets.partitions import RUNS
+from assets.registration import missed, register
+from assets.versions import dataset_origin, model_origin, newest_version, tokenizer_origin
+from resources.launcher import Events, Launcher
+from resources.recipe import Recipe
+from resources.store import StoreResource
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.catalogue import checkpoint_names, read_checkpoint
+from strongroom.checkpoint.run_record import RunRecord, read_run
+from strongroom.custody.context import Custody
+from strongroom.custody.inputs import prepare_run
+from strongroom.custody.train import COMMITTED, follow_training
+from strongroom.errors import UnknownNameError
+from strongroom.names import CheckpointName, RunKey
+
+POOL = "training"
+STEP_LOG_S = 5.0
+"""A line about a step at most this often: a fast training must not flood the event log."""
+
+
+@dg.asset(
+    group_name="strongroom",
+    kinds={"pytorch"},
+    partitions_def=RUNS,
+    deps=["base_model", "curated_dataset", "adapted_tokenizer"],
+    pool=POOL,
+    description="One fine-tuning run; launched again under its key, it goes on where it stopped.",
+)
+def finetune_run(
+    context: dg.AssetExecutionContext,
+    store: StoreResource,
+    recipe: Recipe,
+    launcher: dg.ResourceParam[Launcher],
+) -> dg.MaterializeResult:
+    custody = store.custody()
+    record = _record(context, custody, store, recipe)
+    measured = train(context, custody, record, launcher)
+    last = read_checkpoint(custody.storage, checkpoint_names(custody.storage, record.run)[-1])
+    told = texts(author=record.author, last_checkpoint=last.name)
+    told |= numbers(last.manifest.metrics | measured)
+    return dg.MaterializeResult(data_version=dg.DataVersion(str(last.checkpoint_id)), metadata=told)
+
+
+def train(
+    context: dg.AssetExecutionContext, custody: Custody, record: RunRecord, launcher: Launcher
+) -> dict[str, float]:
+    """Train to the end and register checkpoints on the way; return the numbers of the last step.
+
+    However it ends, what was committed and not heard of is registered from the store.
+    """
+    try:
+        with closing(launcher.stream(context, custody, record)) as events:
+            return _follow(context, custody, record, events)
+    finally:
+        for name in missed(context.instance, checkpoint_names(custody.storage, record.run)):
+            context.log_event(register(context.instance, custody.storage, name))
+
+
+def _follow(
+    context: dg.AssetExecutionContext, custody: Custody, record: RunRecord, events: Events
+) -> dict[str, float]:
+    step: dict[str, float] = {}
+    told_at = -STEP_LOG_S
+    for event in follow_training(custody, record, events):
+        if event["kind"] == "training.step":
+            step = {name: value for name, value in event.items() if name != "kind"}
+            if monotonic() - told_at < STEP_LOG_S:
+                continue
+            told_at = monotonic()
+        context.log.info(sentence(event, record))
+        if event["kind"] == COMMITTED:
+            name = CheckpointName.parse(event["checkpoint"])
+            measured = {
+                "durable_s": event["durable_s"],
+                "tokens_per_s": step.get("tokens_per_s"),
+            }
+            context.log_event(register(context.instance, custody.storage, name, measured))
+    return step
+
+
+def sentence(event: JsonObject, record: RunRecord) -> str:
+    """Say an event in plain words."""
+    match event["kind"]:
+        case "training.started":
+            origin = event["resumed_from"]
+            start = "from the base model" if origin is None else f"again from {origin}"
+            return f"training starts {start}, attempt {event['attempt']}"
+        case "training.step":
+            steps = record.config["train"]["steps"]
+            return (
+                f"step {event['step']} of {steps}: loss {event['loss']:.4f}, "
+                f"{event['tokens_per_s']:.0f} tokens/s"
+            )
+        case "checkpoint.committed":
+            return f"checkpoint committed at step {event['step']}: {event['num_bytes']:,} bytes"
+        case "training.stopped":
+            return f"training was asked to stop and did, at step {event['step']}"
+        case "training.finished":
+            return f"training finished at step {event['step']}"
+        case kind:
+            return f"{kind}: {event}"
+
+
+def _record(
+    context: dg.AssetExecutionContext, custody: Custody, store: StoreResource, recipe: Recipe
+) -> RunRecord:
+    """Return the run's record; a new run is made from what the recipe's inputs are now."""
+    run, config = RunKey.parse(context.partition_key), recipe.load()
+    try:
+        standing = read_run(custody.storage, run)
+    except UnknownNameError:
+        standing = None
+    if standing is not None and standing.inputs.config == config.digest:
+        return standing
+    base = newest_version(context.instance, "base_model", model_origin(config))
+    origin = dataset_origin(config, recipe.base_dir, base)
+    dataset = newest_version(context.instance, "curated_dataset", origin)
+    tokenizer = newest_version(
+        context.instance, "adapted_tokenizer", tokenizer_origin(base, dataset)
+    )
+    return prepare_run(
+        custody,
+        run,
+        config,
+        base_model=base,
+        dataset=dataset,
+        tokenizer=tokenizer,
+        author=store.author,
+    )

@@ -1,0 +1,1 @@
+"""The verbs, with their schedules and sensors."""

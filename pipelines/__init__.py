@@ -1,0 +1,1 @@
+"""The composition root: what Dagster loads, and one module for each pipeline."""

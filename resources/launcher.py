@@ -1,0 +1,65 @@
+"""Launchers: start the training of a run somewhere, and hand on what it reports as it happens.
+
+A launcher is one method, so that Slurm, Kubernetes or Ray can take torchrun's place and no asset
+changes. One whose training runs on other machines opens a Dagster Pipes session on `context`:
+rank 0 speaks Pipes wherever it finds itself started with a session's variables. On this machine
+the launch's own file of events serves: every rank can write to it, the last word of a failing one
+included, and `strongroom train` hears the same.
+"""
+
+from collections.abc import Generator
+from typing import Protocol
+
+import dagster as dg
+from pydantic import Field
+
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.run_record import RunRecord
+from strongroom.custody.context import Custody
+from strongroom.training.launch import Launch, launch
+
+Events = Generator[JsonObject, None, None]
+
+
+class Launcher(Protocol):
+    """Starts a training and yields its events."""
+
+    def stream(
+        self, context: dg.AssetExecutionContext, custody: Custody, record: RunRecord
+    ) -> Events:
+        """Yield the events of the training (`strongroom.training.reporting`) until it has ended.
+
+        An interruption raised in here, as when a Dagster run is terminated, asks the training to
+        stop, yields what it still reports and is raised again; closing the generator stops it too.
+        Either way no process is left.
+
+        Raises:
+            StrongroomError: what the training failed with.
+        """
+        ...
+
+
+class TorchrunLauncher(dg.ConfigurableResource):
+    """Launches on this machine, through torchrun."""
+
+    grace_s: float = Field(
+        default=120.0,
+        gt=0.0,
+        description="Seconds a training that was asked to stop has to commit a last checkpoint.",
+    )
+
+    def stream(
+        self,
+        context: dg.AssetExecutionContext,  # noqa: ARG002 -- for launchers that speak Pipes
+        custody: Custody,
+        record: RunRecord,
+    ) -> Events:
+        """Launch the training and yield its events."""
+        spec = Launch.of(
+            record,
+            store_url=custody.store.url,
+            keys=custody.keys.path,
+            cache=custody.cache,
+            grace_s=self.grace_s,
+        )
+        yield from launch(spec)

@@ -1,0 +1,1 @@
+"""The checkpoint format: layout, manifest, staging, writing and reading."""

@@ -1,0 +1,1 @@
+"""What the commands do: each parses, makes one call, and presents."""

@@ -1,0 +1,1 @@
+"""How the commands present what they found: pure functions from data to blocks."""

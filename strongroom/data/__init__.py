@@ -1,0 +1,1 @@
+"""Rows: read, curated, judged, made into batches, and walked by an exact cursor."""

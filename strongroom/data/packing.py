@@ -1,0 +1,238 @@
+"""Packing: from conversations to token ids, and which of them are trained on.
+
+Invariant: only what the assistant says is trained on, its end token included, because a model that
+never sees the end is never done. Control tokens come from the chat template alone: what a person
+typed is encoded as ordinary text, whatever it spells. Nothing is ever cut.
+
+Shape suffixes: B rows of a batch, T tokens of its longest row.
+Source: issues huggingface/tokenizers 1850 (control text), huggingface/trl 6357 (pad equals end),
+OpenRLHF/OpenRLHF 393 (two BOS), marin-community/marin 7237 (mask all zero).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from strongroom.data.rows import Message, Role, Row
+from strongroom.errors import DataError, ModelSourceError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+IGNORED_LABEL = -100
+"""The label of a token that is not trained on (torch's `ignore_index`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """One row as tokens; `trained[i]` says whether the model is trained to say `token_ids[i]`."""
+
+    token_ids: list[int]
+    trained: list[bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Rows side by side, padded at the right.
+
+    Attributes:
+        tokens_BT: int64.
+        labels_BT: int64, `IGNORED_LABEL` where not trained on; not shifted.
+        attention_BT: int64, 1 on the tokens of a row and 0 on padding.
+    """
+
+    tokens_BT: torch.Tensor  # noqa: N815 -- shape suffix
+    labels_BT: torch.Tensor  # noqa: N815 -- shape suffix
+    attention_BT: torch.Tensor  # noqa: N815 -- shape suffix
+
+
+def encode_row(tokenizer: PreTrainedTokenizerBase, row: Row, max_tokens: int) -> Encoded:
+    """Encode one conversation by the tokenizer's chat template.
+
+    Raises:
+        DataError: longer than `max_tokens`, or rendered by the template in a way in which what is
+            trained on cannot be told for certain.
+        ModelSourceError: the tokenizer has no chat template.
+    """
+    encoded = _encode(tokenizer, row)
+    if len(encoded.token_ids) > max_tokens:
+        raise _row_error(
+            row,
+            f"has {len(encoded.token_ids)} tokens, at most {max_tokens} are allowed; rows are "
+            "never cut: raise data.max_tokens, or curate anew so that it is dropped",
+        )
+    return encoded
+
+
+def token_counter(tokenizer: PreTrainedTokenizerBase) -> Callable[[Row], int]:
+    """Return the function that counts the tokens of a row once rendered."""
+    return lambda row: len(_encode(tokenizer, row).token_ids)
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """Return the texts of the tokenizer's control tokens, longest first."""
+    texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return tuple(sorted(texts, key=lambda text: (-len(text), text)))
+
+
+def collate(rows: Sequence[Encoded], pad_id: int) -> Batch:
+    """Put rows side by side.
+
+    What is padding is known by the length of a row and not by `pad_id`: where padding and end are
+    one token, the end is still attended to and trained on.
+    """
+    import torch
+
+    longest = max(len(row.token_ids) for row in rows)
+    shape = (len(rows), longest)
+    batch = Batch(
+        tokens_BT=torch.full(shape, pad_id, dtype=torch.int64),
+        labels_BT=torch.full(shape, IGNORED_LABEL, dtype=torch.int64),
+        attention_BT=torch.zeros(shape, dtype=torch.int64),
+    )
+    for index, row in enumerate(rows):
+        num_tokens = len(row.token_ids)
+        tokens_T = torch.tensor(row.token_ids, dtype=torch.int64)
+        batch.tokens_BT[index, :num_tokens] = tokens_T
+        batch.labels_BT[index, :num_tokens] = torch.where(
+            torch.tensor(row.trained), tokens_T, IGNORED_LABEL
+        )
+        batch.attention_BT[index, :num_tokens] = 1
+    return batch
+
+
+# --- from a row to pieces, from pieces to ids -----------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Piece:
+    """A stretch of the rendered conversation that is encoded by itself."""
+
+    text: str
+    is_control: bool = False
+    is_trained: bool = False
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, row: Row) -> Encoded:
+    token_ids: list[int] = []
+    trained: list[bool] = []
+    for piece in _pieces(tokenizer, row):
+        if piece.is_control:
+            piece_ids = [tokenizer.convert_tokens_to_ids(piece.text)]
+        else:
+            piece_ids = tokenizer.encode(
+                piece.text, add_special_tokens=False, split_special_tokens=True
+            )
+        token_ids += piece_ids
+        trained += [piece.is_trained] * len(piece_ids)
+    # Exactly one BOS: the template may have written it; if not, the tokenizer may add it.
+    bos_id = tokenizer.bos_token_id
+    if bos_id is not None:
+        if token_ids[:1] != [bos_id] and tokenizer.encode("")[:1] == [bos_id]:
+            token_ids.insert(0, bos_id)
+            trained.insert(0, False)
+        if token_ids[:2] == [bos_id, bos_id]:
+            raise _row_error(row, "the chat template writes the BOS token twice")
+    if not any(trained):
+        raise _row_error(row, "holds nothing of the assistant to train on")
+    return Encoded(token_ids=token_ids, trained=trained)
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[_Piece]:
+    """Cut the rendered row at the template's control tokens and before each answer.
+
+    The cut before an answer gives the ids that a model sees in use: a prompt encoded to its end,
+    and an answer after it.
+    """
+    control = re.compile("|".join(map(re.escape, control_tokens(tokenizer))) or r"(?!)")
+    flags = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
+    pieces: list[_Piece] = []
+    text = ""
+    is_trained = False
+    for part, author in _parts(tokenizer, row):
+        start = 0
+        for match in control.finditer(part) if author is None else ():
+            text += part[start : match.start()]
+            text = text.rstrip() if flags[match[0]].lstrip else text
+            pieces.append(_Piece(text=text, is_trained=is_trained))
+            pieces.append(_Piece(text=match[0], is_control=True, is_trained=is_trained))
+            text, is_trained, start = "", False, match.end()
+            if flags[match[0]].rstrip:
+                start += len(part[start:]) - len(part[start:].lstrip())
+        if author is not None and is_trained:
+            break
+        if author == "assistant":
+            pieces.append(_Piece(text=text))
+            text, is_trained = "", True
+        text += part[start:]
+    if is_trained:
+        raise _row_error(row, "the chat template does not end an answer by a control token")
+    pieces.append(_Piece(text=text))
+    return pieces
+
+
+def _parts(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[tuple[str, Role | None]]:
+    """Return the rendered row in parts, each with its author; None is the template itself.
+
+    The row is rendered with marks in place of its texts, so that nothing a text spells can be taken
+    for the template's own.
+    """
+    secret = hashlib.sha256(row.id.encode()).hexdigest()
+    marks = [f"<{secret}:{index}>" for index in range(len(row.messages))]
+    marked_row = [replace(m, content=mark) for m, mark in zip(row.messages, marks, strict=True)]
+    marked = _render(tokenizer, row, marked_row)
+    own = re.split("|".join(marks), marked)
+    rendered = _render(tokenizer, row, row.messages)
+    # Some templates trim the texts. One that does more to them is refused.
+    for texts in ([m.content for m in row.messages], [m.content.strip() for m in row.messages]):
+        if len(own) == len(texts) + 1 and rendered == own[0] + "".join(
+            text + after for text, after in zip(texts, own[1:], strict=True)
+        ):
+            break
+    else:
+        raise _row_error(row, "the chat template alters, repeats or leaves out a text")
+    for index, message in enumerate(row.messages):
+        if message.role == "assistant":
+            prompt = _render(tokenizer, row, marked_row[:index], add_generation_prompt=True)
+            if not marked.startswith(prompt + marks[index]):
+                raise _row_error(
+                    row, "the chat template renders an answer after another prompt than in use"
+                )
+    parts: list[tuple[str, Role | None]] = [(own[0], None)]
+    for message, text, after in zip(row.messages, texts, own[1:], strict=True):
+        parts += [(text, message.role), (after, None)]
+    return parts
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase,
+    row: Row,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = False,
+) -> str:
+    if not tokenizer.chat_template:
+        raise ModelSourceError(
+            f"the tokenizer {tokenizer.name_or_path!r} has no chat template; expected "
+            "chat_template.jinja beside it, as a model tuned for conversation has"
+        )
+    try:
+        rendered = tokenizer.apply_chat_template(
+            [{"role": message.role, "content": message.content} for message in messages],
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+        )
+    except TemplateError as error:
+        raise _row_error(row, f"the chat template refuses it: {error}") from error
+    return str(rendered)
+
+
+def _row_error(row: Row, problem: str) -> DataError:
+    return DataError(f"row {row.id}", [problem])

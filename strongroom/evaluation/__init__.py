@@ -1,0 +1,1 @@
+"""How good a checkpoint is: metrics and the report."""

@@ -1,0 +1,1 @@
+"""Who may promote what, and how that is explained to a stranger."""

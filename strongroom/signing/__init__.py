@@ -1,0 +1,1 @@
+"""Keys and who holds them, and signed statements (DSSE, in-toto, signed notes)."""

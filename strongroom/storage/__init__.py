@@ -1,0 +1,1 @@
+"""Bytes: the storage protocol, its implementations, content-addressed trees, and the store."""

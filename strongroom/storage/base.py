@@ -1,0 +1,123 @@
+"""Bytes under keys: what strongroom asks of a place to store them.
+
+Keys are relative, `/`-separated and never contain an empty, `.` or `..` part. Objects are
+created, never overwritten: the one exception is `replace`, which exists for the ledger's signed
+tree head alone. Every implementation raises the `StorageError` tree and nothing of its own.
+No key is also a folder: whoever has created `a` does not create `a/b`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from strongroom.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObjectInfo:
+    """One stored object: its key relative to the storage root, and its size in bytes."""
+
+    key: str
+    num_bytes: int
+
+
+class ObjectWriter(Protocol):
+    """A new object being written, a part at a time.
+
+    As a context manager: leaving normally makes the object durable and visible at its key
+    (ConflictError if the key has come to exist); leaving by an exception leaves nothing.
+    """
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`; it may be reused by the caller as soon as this returns."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Storage(Protocol):
+    """Create, read, list and delete objects."""
+
+    @property
+    def url(self) -> str:
+        """The URL that opens this storage again, in any process."""
+        ...
+
+    def create(self, key: str, data: bytes) -> None:
+        """Store `data` durably at a key that must not exist.
+
+        Raises:
+            ConflictError: an object of that key exists; it is left as it was.
+        """
+        ...
+
+    def create_stream(self, key: str) -> ObjectWriter:
+        """Open a writer for a new object too large to hold in memory."""
+        ...
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Store `data` durably at `key` whether or not it exists; readers see old or new, whole."""
+        ...
+
+    def read(self, key: str, *, offset: int = 0, num_bytes: int | None = None) -> bytes:
+        """Return the object's bytes from `offset`, `num_bytes` of them or all that follow.
+
+        Raises:
+            ObjectMissingError: no object of that key.
+            IntegrityError: fewer bytes than asked for are stored.
+        """
+        ...
+
+    def stat(self, key: str) -> ObjectInfo | None:
+        """Return size and key, or None where no object of that key exists."""
+        ...
+
+    def walk(self, folder: str) -> Iterator[ObjectInfo]:
+        """Yield every object under exactly `folder/`, in order of key ('' means all).
+
+        `walk("a/step-1")` never yields anything of `a/step-10`.
+        """
+        ...
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names (last part) of the folders directly under `folder/`, sorted."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete one object; deleting what is not there is not an error."""
+        ...
+
+
+UNFINISHED = ".tmp"
+"""The top folder no key may stand in: local storage keeps there what is not yet an object."""
+
+_PART = re.compile(r"[A-Za-z0-9._=@+-]+")
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is one.
+
+    Raises:
+        InputError: an empty, `.` or `..` part, a leading slash, a character outside
+            A-Z a-z 0-9 . _ = @ + -, or a first part of `.tmp`
+    """
+    parts = key.split("/")
+    if any(part in {"", ".", ".."} or not _PART.fullmatch(part) for part in parts):
+        raise InputError(
+            f"storage key {key!r}: expected '/'-separated parts of A-Z a-z 0-9 . _ = @ + -, "
+            "none of them empty, '.' or '..'"
+        )
+    if parts[0] == UNFINISHED:
+        raise InputError(f"storage key {key!r}: the folder {UNFINISHED!r} is reserved for storage")
+    return key

@@ -1,0 +1,1 @@
+"""What a tokenizer costs on a text, measured."""

@@ -1,0 +1,1 @@
+"""Training: configuration, strategies, the loop, resuming, launching."""

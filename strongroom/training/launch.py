@@ -1,0 +1,264 @@
+"""Launch a training on this machine through torchrun, and hand on what it reports, as it happens.
+
+Invariant: when `launch` ends, by whatever end, no process that it started is left. Asked to stop,
+the training gets SIGTERM and `grace_s` seconds to commit a last checkpoint; what it reports in that
+time is still handed on; then it is killed. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.run_record import RunRecord
+from strongroom.errors import PreemptedError, TrainingError
+from strongroom.names import RunKey
+from strongroom.training.failure import error_from, first_cause
+from strongroom.training.parent import PARENT_VARIABLE
+from strongroom.training.reporting import ReportKind
+
+POLL_S = 0.1
+KILL_MARGIN_S = 10.0
+"""torchrun itself kills workers after the grace time; it gets this much longer to do so."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """What to start.
+
+    Attributes:
+        keys: the keys folder; the training signs its ledger entries as the service.
+        cache: a folder for verified copies of the run's inputs.
+        fresh_start: begin anew even though the run has checkpoints, none of which can be used.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        quiet: log warnings only; what is reported stays the same.
+    """
+
+    store_url: str
+    run: RunKey
+    keys: Path
+    cache: Path
+    world_size: int
+    threads_per_rank: int
+    fresh_start: bool = False
+    grace_s: float = 120.0
+    quiet: bool = False
+
+    @classmethod
+    def of(  # noqa: PLR0913 -- the fields that a record does not hold
+        cls,
+        record: RunRecord,
+        *,
+        store_url: str,
+        keys: Path,
+        cache: Path,
+        fresh_start: bool = False,
+        grace_s: float = 120.0,
+    ) -> Launch:
+        """Return the launch that the configuration of `record` asks for."""
+        train = record.config["train"]
+        return cls(
+            store_url=store_url,
+            run=record.run,
+            keys=keys,
+            cache=cache,
+            world_size=train["world_size"],
+            threads_per_rank=train["threads_per_rank"],
+            fresh_start=fresh_start,
+            grace_s=grace_s,
+        )
+
+    def command(self, events: Path) -> list[str]:
+        """Return the command line; the training reports to the file `events`."""
+        return [
+            sys.executable,
+            *("-m", "strongroom.training.agent"),
+            *("--nproc-per-node", str(self.world_size)),
+            *("--rdzv-backend", "c10d"),
+            *("--rdzv-endpoint", "127.0.0.1:0"),
+            *("--local-addr", "127.0.0.1"),
+            *("-m", "strongroom.training"),
+            *("--store", self.store_url),
+            *("--run-key", str(self.run)),  # torchrun takes `--run` for one of its own
+            *("--keys", str(self.keys)),
+            *("--cache", str(self.cache)),
+            *("--events", str(events)),
+            *(["--fresh-start"] if self.fresh_start else []),
+            *(["--quiet"] if self.quiet else []),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment: this process's, with what the ranks need on one machine."""
+        return {
+            **os.environ,
+            PARENT_VARIABLE: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": str(self.threads_per_rank),
+            # Ranks share the cores: one that waits must not keep a core busy.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(self.grace_s))),
+        }
+
+
+def launch(spec: Launch) -> Generator[JsonObject, None, None]:
+    """Start the training and yield its events (see `reporting`) until it has ended.
+
+    An exception that is raised in here, such as KeyboardInterrupt or Dagster's interruption, stops
+    the training as described above and is raised again at the end. SIGTERM stops it too where the
+    process has no handler of its own for it. Close the generator if you leave it early.
+
+    Raises:
+        PreemptedError: the training was stopped, and its newest state is committed.
+        StrongroomError: what the training failed with, of the same class.
+        TrainingError: it ended without a word, or did not stop in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="strongroom-training-") as folder:
+        file = Path(folder) / "events.jsonl"
+        file.touch()
+        with file.open(encoding="utf-8") as news, _stop_signal() as is_stop_asked:
+            training = _Training(spec, file, news)
+            told: list[JsonObject] = []
+            try:
+                for event in training.follow(is_stop_asked):
+                    told.append(event)
+                    yield event
+            finally:
+                training.end()
+            training.conclude(told)
+
+
+class _Training:
+    """A running torchrun and what is heard of it."""
+
+    def __init__(self, spec: Launch, file: Path, news: TextIO) -> None:
+        self._spec = spec
+        self._news = news
+        self._rest = ""
+        self._deadline: float | None = None
+        self._killed = False
+        # A session of its own: a terminal's Ctrl-C reaches this process alone, which then stops
+        # the training in good order.
+        self._process = subprocess.Popen(  # noqa: S603 -- our own command
+            spec.command(file),
+            env=spec.environment(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        logger.info(
+            "training launched: run=%s world_size=%d pid=%d",
+            spec.run,
+            spec.world_size,
+            self._process.pid,
+        )
+
+    def follow(self, is_stop_asked: Callable[[], bool]) -> Iterator[JsonObject]:
+        """Yield events until the process has ended; raise again what interrupted this."""
+        interruption: BaseException | None = None
+        has_ended = False
+        while not has_ended:
+            events: list[JsonObject] = []
+            try:
+                # Asked before reading: what was said before the end is not missed.
+                has_ended = self._process.poll() is not None
+                events = self._read()
+                if not events and not has_ended:
+                    time.sleep(POLL_S)
+                if is_stop_asked():
+                    self._stop()
+                self._kill_if_late()
+            except BaseException as error:
+                if interruption is not None:
+                    self._deadline = time.monotonic()  # asked twice: no more grace
+                    raise
+                interruption = error
+                self._stop()
+            yield from events
+        if interruption is not None:
+            raise interruption
+
+    def end(self) -> None:
+        """Return when no process is left; one that was not asked to stop yet is asked now."""
+        self._stop()
+        while self._process.poll() is None:
+            time.sleep(POLL_S)
+            self._kill_if_late()
+
+    def conclude(self, told: list[JsonObject]) -> None:
+        """Raise what the training ended with, if it did not finish."""
+        run, code = self._spec.run, self._process.returncode
+        by_kind = {event["kind"]: event for event in told}
+        if failures := [event for event in told if event["kind"] == ReportKind.FAILED]:
+            raise error_from(first_cause(failures))
+        if self._killed:
+            raise TrainingError(
+                f"run {run}: did not stop within {self._spec.grace_s:g} s of SIGTERM and was "
+                "killed; the same command goes on from the newest checkpoint that verifies"
+            )
+        if stopped := by_kind.get(ReportKind.STOPPED):
+            raise PreemptedError(
+                f"run {run}: stopped as asked; step {stopped['step']} is committed and the same "
+                "command goes on from there"
+            )
+        if code == 0 and ReportKind.FINISHED in by_kind:
+            return
+        if self._deadline is not None and ReportKind.STARTED not in by_kind:
+            raise PreemptedError(f"run {run}: stopped as asked, before its first step")
+        raise TrainingError(
+            f"run {run}: torchrun ended with {code} and no rank said why; expected it to finish. "
+            "Standard error may tell (out of memory and kill -9 do not); the same command goes on "
+            "from the newest checkpoint that verifies"
+        )
+
+    def _read(self) -> list[JsonObject]:
+        *lines, self._rest = (self._rest + self._news.read()).split("\n")
+        return [json.loads(line) for line in lines]
+
+    def _stop(self) -> None:
+        if self._deadline is None and self._process.poll() is None:
+            logger.info("stopping training: run=%s grace_s=%g", self._spec.run, self._spec.grace_s)
+            self._deadline = time.monotonic() + self._spec.grace_s + KILL_MARGIN_S
+            self._process.send_signal(signal.SIGTERM)
+
+    def _kill_if_late(self) -> None:
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        if self._process.poll() is None:
+            logger.error("training did not stop and is killed: run=%s", self._spec.run)
+            self._killed = True
+            # Its workers, in sessions of their own, die with it (`parent`).
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@contextmanager
+def _stop_signal() -> Iterator[Callable[[], bool]]:
+    """Take SIGTERM as a wish to stop, where nobody else handles it; yield whether it came."""
+    asked = threading.Event()
+    is_free = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if not is_free:
+        yield asked.is_set
+        return
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,95 @@
+"""What a training tells whoever launched it, as it happens: JSON objects with a `kind`.
+
+They go to a file of JSON lines, or to Dagster Pipes where Dagster started the process. They are
+news, not a record: the record is the store and its ledger. Never imports torch.
+
+kind                    fields
+training.started        run, attempt, world_size, resumed_from (checkpoint name or null)
+training.step           step, loss, learning_rate, grad_norm, tokens_per_s
+checkpoint.committed    checkpoint, checkpoint_id, step, num_bytes, pause_s, durable_s (null where
+                        an earlier attempt committed it and died before it could say so),
+                        train_loss, probe_loss
+training.stopped        step
+training.finished       step
+training.failed         rank, error, exit_code, message, facts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.manifest import Manifest
+
+PIPES_VARIABLE = "DAGSTER_PIPES_CONTEXT"
+"""Set by Dagster for a process that it started and listens to."""
+
+
+class ReportKind(StrEnum):
+    """What is told."""
+
+    STARTED = "training.started"
+    STEP = "training.step"
+    COMMITTED = "checkpoint.committed"
+    STOPPED = "training.stopped"
+    FINISHED = "training.finished"
+    FAILED = "training.failed"
+
+
+Report = Callable[[JsonObject], None]
+"""Tells one event; safe to call from any thread."""
+
+
+@contextmanager
+def reporting(events: Path | None, *, is_first: bool) -> Iterator[Report]:
+    """Open the ways there are of telling, for as long as the context lasts.
+
+    Args:
+        events: a file to append to; every rank may.
+        is_first: whether this is rank 0, which alone speaks to Dagster.
+    """
+    with ExitStack() as stack:
+        tells: list[Report] = []
+        if events is not None:
+            file = stack.enter_context(events.open("a", encoding="utf-8"))
+
+            def tell_file(event: JsonObject) -> None:
+                # One write of one line to a file opened for appending: lines of ranks never mix.
+                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+                file.flush()
+
+            tells.append(tell_file)
+        if is_first and PIPES_VARIABLE in os.environ:
+            from dagster_pipes import open_dagster_pipes
+
+            pipes = stack.enter_context(open_dagster_pipes())
+            tells.append(pipes.report_custom_message)
+        lock = threading.Lock()
+
+        def report(event: JsonObject) -> None:
+            with lock:
+                for tell in tells:
+                    tell(event)
+
+        yield report
+
+
+def committed_event(manifest: Manifest, durable_s: float | None) -> JsonObject:
+    """Return the event that tells of a committed checkpoint."""
+    return {
+        "kind": ReportKind.COMMITTED,
+        "checkpoint": str(manifest.name),
+        "checkpoint_id": str(manifest.checkpoint_id),
+        "step": manifest.name.step.number,
+        "num_bytes": manifest.num_bytes,
+        "pause_s": manifest.metrics["pause_s"],
+        "durable_s": durable_s,
+        "train_loss": manifest.metrics["train_loss"],
+        "probe_loss": manifest.metrics["probe_loss"],
+    }

@@ -1,0 +1,103 @@
+"""From where a launch goes on: the newest checkpoint that holds at this moment, or the start.
+
+Law: a run that was stopped, by whatever, and went on from here ends in the same state, bit for bit,
+as one that was never stopped (at the same world size). Before the first step after a resume the
+probe's loss is computed again: a model that is not the one that was saved is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+
+from strongroom.checkpoint.catalogue import Committed
+from strongroom.checkpoint.reader import CheckpointReader
+from strongroom.checkpoint.run_record import RunRecord
+from strongroom.errors import NothingToResumeError, VerificationError
+from strongroom.ledger.history import History
+from strongroom.names import RunKey
+from strongroom.storage.base import Storage
+from strongroom.training.probe import undisturbed_probe_loss
+from strongroom.training.progress import Progress
+from strongroom.training.rng import rng_keys, set_random_state
+from strongroom.training.strategies.base import Strategy
+from strongroom.training.world import World
+from strongroom.verification.rungs import TOLERANCE
+from strongroom.verification.usable import newest_usable
+
+logger = logging.getLogger(__name__)
+
+
+def choose_resume_point(
+    storage: Storage, run: RunKey, history: History, *, fresh_start: bool
+) -> Committed | None:
+    """Return the checkpoint to go on from, or None to start at the beginning.
+
+    Args:
+        storage: what holds the run.
+        run: which run.
+        history: what the ledger knows; a quarantined checkpoint is passed over, and one that it
+            knows but the storage lost is not taken for one that never was.
+        fresh_start: start at the beginning rather than give up where nothing can be used.
+
+    Raises:
+        NothingToResumeError: the run has checkpoints, none can be used, and no fresh start was
+            asked for.
+    """
+    usable, rejected = newest_usable(storage, run, history=history)
+    if usable is not None:
+        return usable
+    seen = {name for name, _ in rejected}
+    lost = [
+        (record.name, "the ledger knows it, but its manifest is gone")
+        for record in history.records.values()
+        if record.name.run == run and record.committed is not None and record.name not in seen
+    ]
+    reasons = [f"  - {name}: {reason}" for name, reason in (*rejected, *lost)]
+    if reasons and not fresh_start:
+        listed = "\n".join(reasons)
+        raise NothingToResumeError(
+            f"run {run}: expected a checkpoint to resume from, got {len(reasons)} of which none "
+            f"can be used:\n{listed}\nrestore one from a copy, or begin anew with --fresh-start"
+        )
+    if reasons:
+        logger.warning("fresh start as asked: run=%s unusable=%d", run, len(reasons))
+    return None
+
+
+def restore(  # noqa: PLR0913 -- everything that has state
+    storage: Storage,
+    committed: Committed,
+    record: RunRecord,
+    *,
+    world: World,
+    strategy: Strategy,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> Progress:
+    """Bring model, optimizer and this rank's random state to where they were saved.
+
+    Collective. Every byte is checked before it is used.
+
+    Returns:
+        How far the run had come.
+
+    Raises:
+        IntegrityError: a chunk is not what the manifest promises.
+        InputError: the checkpoint does not fit the run's model.
+        VerificationError: the restored model's probe loss is not the recorded one.
+    """
+    reader = CheckpointReader(storage, committed)
+    reader.load_into(strategy.state_tensors(model, optimizer), prefixes=("model.", "optim."))
+    set_random_state({kind: reader.read(name) for kind, name in rng_keys(world.rank).items()})
+    expected = committed.manifest.metrics["probe_loss"]
+    got = undisturbed_probe_loss(model, record.probe)
+    if not abs(got - expected) <= TOLERANCE[record.config["model"]["dtype"]] * abs(expected):
+        raise VerificationError(
+            f"checkpoint {committed.name}: expected probe loss {expected} after loading, as "
+            f"recorded at the save, got {got}; the loaded model is not the one that was saved: "
+            f"quarantine it (strongroom quarantine {committed.name.short}) and start again"
+        )
+    return Progress.of(committed.manifest.state)

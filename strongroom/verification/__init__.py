@@ -1,0 +1,1 @@
+"""The verification ladder: what is proved of a checkpoint, rung by rung."""

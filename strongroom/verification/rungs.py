@@ -1,0 +1,302 @@
+"""The rungs of the verification ladder: each proves one thing of one checkpoint, or says why not.
+
+A rung returns findings for what is the checkpoint's fault. What keeps the machine from climbing,
+such as a storage that does not answer or a base model that is gone, is raised: it proves nothing.
+Absent evidence is a finding. torch is imported where a rung needs it, so that those who only read
+reports do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strongroom import canonical
+from strongroom.checkpoint.catalogue import Committed, read_checkpoint
+from strongroom.checkpoint.layout import checkpoint_folder, run_record_key
+from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, FileEntry, TensorEntry
+from strongroom.checkpoint.run_record import RunRecord
+from strongroom.checkpoint.shard import (
+    HEADER_MAX_BYTES,
+    SHARD_NAME,
+    ShardHeader,
+    read_parts,
+)
+from strongroom.errors import (
+    FormatError,
+    InputError,
+    IntegrityError,
+    StrongroomError,
+    UnknownNameError,
+    VerificationError,
+)
+from strongroom.names import CheckpointId, CheckpointName, Digest, StateDigest
+from strongroom.storage.base import Storage
+from strongroom.verification.structure import structure_faults
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
+"""How far the probe's loss may be from the one at the save, relative, by the dtype of the model:
+a sharded and a whole forward add in another order."""
+
+FINITE_ELEMENTS = 2**22
+"""Elements looked at together: the answer takes memory too."""
+
+
+class Rung(IntEnum):
+    """The rungs, in the order in which they are climbed."""
+
+    BYTES = 1
+    STRUCTURE = 2
+    LOAD = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StructureEvidence:
+    """What rung 2 found, and the state digest it came by where every byte could be read."""
+
+    faults: list[StrongroomError]
+    state_digest: StateDigest | None
+
+
+def check_bytes(
+    storage: Storage, name: CheckpointName, *, expected_id: CheckpointId | None
+) -> tuple[Committed | None, list[StrongroomError]]:
+    """Rung 1: what was written is what is stored. Reads every file once, in constant memory.
+
+    Args:
+        storage: what holds the checkpoint.
+        name: which checkpoint.
+        expected_id: the id the ledger recorded; None where it recorded none.
+
+    Returns:
+        The checkpoint, or None where its manifest cannot be trusted; and the faults.
+
+    Raises:
+        UnknownNameError: there is no such checkpoint, and the ledger knows of none.
+    """
+    manifest_key = f"{checkpoint_folder(name)}/{MANIFEST_FILE}"
+    try:
+        committed = read_checkpoint(storage, name)
+    except UnknownNameError:
+        if expected_id is None:
+            raise
+        missing = IntegrityError(
+            "the manifest is missing",
+            file=manifest_key,
+            expected=str(expected_id),
+            got="no such object",
+        )
+        return None, [missing]
+    except (IntegrityError, FormatError) as error:
+        return None, [error]
+    if expected_id is not None and committed.checkpoint_id != expected_id:
+        other = IntegrityError(
+            "another manifest stands than the one the ledger recorded",
+            file=manifest_key,
+            expected=str(expected_id),
+            got=str(committed.checkpoint_id),
+        )
+        return None, [other]
+    return committed, _file_faults(storage, committed)
+
+
+def check_structure(storage: Storage, committed: Committed) -> StructureEvidence:
+    """Rung 2: the set is whole and of one moment, and every value is finite.
+
+    Reads every chunk once, one at a time, and computes the state digest on the way.
+    """
+    from strongroom.checkpoint.reader import CheckpointReader
+    from strongroom.checkpoint.state import state_digest
+
+    faults: list[StrongroomError] = [
+        VerificationError(f"checkpoint {committed.name}: {fault}")
+        for fault in structure_faults(committed.manifest)
+    ]
+    faults += _header_faults(storage, committed)
+    not_finite: dict[str, int] = {}
+
+    def look(entry: TensorEntry, part: Tensor) -> None:
+        if count := _count_not_finite(part):
+            not_finite[entry.name] = not_finite.get(entry.name, 0) + count
+
+    digest = None
+    try:
+        digest = state_digest(CheckpointReader(storage, committed), look=look)
+    except IntegrityError as error:
+        faults.append(error)
+    faults += [
+        VerificationError(
+            f"checkpoint {committed.name}: tensor {tensor}: expected finite values, "
+            f"got {count} that are NaN or infinite"
+        )
+        for tensor, count in not_finite.items()
+    ]
+    return StructureEvidence(faults=faults, state_digest=digest)
+
+
+def check_load(
+    storage: Storage, committed: Committed, *, record: RunRecord, cache: Path
+) -> list[StrongroomError]:
+    """Rung 3: a fresh model takes the checkpoint and gives the loss recorded at the save.
+
+    Raises:
+        ModelSourceError, StorageError: the base model is not to be had; that proves nothing.
+        IntegrityError: the base model or the run's record was changed; that proves nothing either.
+    """
+    from strongroom.verification.load import fill_model, fresh_model, probe_loss
+
+    _check_record(committed, record)
+    model = fresh_model(storage, record, cache)
+    try:
+        fill_model(model, storage, committed)
+    except (IntegrityError, InputError) as error:
+        return [error]
+    expected = committed.manifest.metrics.get("probe_loss")
+    got = probe_loss(model, record.probe)
+    tolerance = TOLERANCE[record.config["model"]["dtype"]]
+    # Written so that a NaN on either side is a fault.
+    if expected is not None and abs(got - expected) <= tolerance * abs(expected):
+        return []
+    return [
+        VerificationError(
+            f"checkpoint {committed.name}: probe loss: expected {expected} within {tolerance:g} "
+            f"(relative), as recorded at the save, got {got}; "
+            "the loaded model is not the one that was saved"
+        )
+    ]
+
+
+def _check_record(committed: Committed, record: RunRecord) -> None:
+    expected = committed.manifest.inputs
+    if record.inputs != expected or canonical.digest(record.config) != expected.config:
+        raise IntegrityError(
+            "the run's record is not the one its checkpoints were saved under",
+            file=run_record_key(record.run),
+            expected=f"inputs {expected.to_json()}",
+            got=f"inputs {record.inputs.to_json()}, config {canonical.digest(record.config)}",
+        )
+
+
+def _file_faults(storage: Storage, committed: Committed) -> list[StrongroomError]:
+    sizes = {
+        info.key.removeprefix(f"{committed.folder}/"): info.num_bytes
+        for info in storage.walk(committed.folder)
+    }
+    named = {file.name for file in committed.manifest.files}
+    faults: list[StrongroomError] = [
+        IntegrityError(
+            "a file that the manifest does not name",
+            file=f"{committed.folder}/{name}",
+            expected="no such object",
+            got=f"{sizes[name]} bytes",
+        )
+        for name in sorted(set(sizes) - named - {MANIFEST_FILE, SEAL_FILE})
+    ]
+    for file in committed.manifest.files:
+        faults += _faults_of(storage, committed, file, sizes.get(file.name))
+    return faults
+
+
+def _faults_of(
+    storage: Storage, committed: Committed, file: FileEntry, num_bytes: int | None
+) -> list[IntegrityError]:
+    key = f"{committed.folder}/{file.name}"
+    if num_bytes != file.num_bytes:
+        return [
+            IntegrityError(
+                "the size is another",
+                file=key,
+                expected=f"{file.num_bytes} bytes",
+                got="no such object" if num_bytes is None else f"{num_bytes} bytes",
+            )
+        ]
+    got = _hashed(read_parts(storage, key, offset=0, num_bytes=num_bytes))
+    if got == file.sha256:
+        return []
+    return _changed_chunks(storage, committed, file.name) or [
+        IntegrityError(
+            "bytes outside of any tensor were changed",
+            file=key,
+            expected=str(file.sha256),
+            got=str(got),
+        )
+    ]
+
+
+def _changed_chunks(storage: Storage, committed: Committed, file: str) -> list[IntegrityError]:
+    """Name the place: the chunks of `file` whose bytes are not those in the manifest."""
+    key = f"{committed.folder}/{file}"
+    faults = []
+    for tensor in committed.manifest.tensors:
+        for chunk in tensor.chunks:
+            if chunk.file != file:
+                continue
+            got = _hashed(read_parts(storage, key, offset=chunk.offset, num_bytes=chunk.num_bytes))
+            if got != chunk.sha256:
+                faults.append(
+                    IntegrityError(
+                        "a chunk was changed after it was written",
+                        file=key,
+                        tensor=tensor.name,
+                        offset=chunk.offset,
+                        expected=str(chunk.sha256),
+                        got=str(got),
+                    )
+                )
+    return faults
+
+
+def _header_faults(storage: Storage, committed: Committed) -> list[StrongroomError]:
+    """Compare what every shard says of itself with the manifest."""
+    faults: list[StrongroomError] = []
+    for file in committed.manifest.files:
+        match = SHARD_NAME.fullmatch(file.name)
+        if match is None:
+            continue
+        key = f"{committed.folder}/{file.name}"
+        expected = ShardHeader(
+            name=committed.name, save_id=committed.manifest.save_id, rank=int(match[1])
+        )
+        head = storage.read(key, num_bytes=min(HEADER_MAX_BYTES, file.num_bytes))
+        try:
+            got = ShardHeader.from_bytes(head, where=key)
+        except FormatError as error:
+            faults.append(error)
+            continue
+        if got != expected:
+            faults.append(
+                IntegrityError(
+                    "a shard of another save stands",
+                    file=key,
+                    offset=0,
+                    expected=f"{expected.name}, save {expected.save_id}, rank {expected.rank}",
+                    got=f"{got.name}, save {got.save_id}, rank {got.rank}",
+                )
+            )
+    return faults
+
+
+def _count_not_finite(part: Tensor) -> int:
+    if not part.is_floating_point():
+        return 0
+    flat = part.reshape(-1)
+    count = 0
+    for start in range(0, flat.numel(), FINITE_ELEMENTS):
+        piece = flat[start : start + FINITE_ELEMENTS]
+        finite = (piece.float() if piece.itemsize == 1 else piece).isfinite()  # none for float8
+        count += piece.numel() - int(finite.sum())
+    return count
+
+
+def _hashed(parts: Iterable[bytes]) -> Digest:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return Digest(digest.hexdigest())

@@ -1,0 +1,129 @@
+"""What rung 2 asks of a manifest: pure decisions, one function a question, every fault listed.
+
+No torch here, and no storage: values and shard headers are for `rungs` to read.
+"""
+
+from __future__ import annotations
+
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.manifest import Manifest
+from strongroom.checkpoint.shard import METADATA_FILE, shard_name
+from strongroom.checkpoint.tiling import tile_faults
+from strongroom.data.cursor import Cursor
+from strongroom.errors import FormatError
+
+RNG_KINDS = ("torch", "python", "numpy")
+COUNTERS = ("step", "tokens", "samples")
+
+
+def structure_faults(manifest: Manifest) -> list[str]:
+    """Say what keeps the checkpoint from being whole and of one moment; nothing if it is."""
+    return [
+        *_file_faults(manifest),
+        *(fault for tensor in manifest.tensors for fault in tile_faults(tensor)),
+        *_model_faults(manifest),
+        *_optimizer_faults(manifest),
+        *_rng_faults(manifest),
+        *_state_faults(manifest),
+    ]
+
+
+def _file_faults(manifest: Manifest) -> list[str]:
+    expected = {METADATA_FILE, *(shard_name(rank) for rank in range(manifest.world_size))}
+    got = {file.name for file in manifest.files}
+    if expected == got:
+        return []
+    return [
+        f"files: expected one shard of each of {manifest.world_size} ranks and {METADATA_FILE}, "
+        f"missing {sorted(expected - got)}, too many {sorted(got - expected)}"
+    ]
+
+
+def _model_faults(manifest: Manifest) -> list[str]:
+    faults = []
+    if not any(tensor.name.startswith("model.") for tensor in manifest.tensors):
+        faults.append("tensors: expected parameters under 'model.', got none")
+    base_model = _section(manifest.state, "model").get("base_model")
+    if base_model != str(manifest.inputs.base_model):
+        faults.append(
+            f"state.model.base_model: expected {manifest.inputs.base_model}, got {base_model!r}"
+        )
+    return faults
+
+
+def _optimizer_faults(manifest: Manifest) -> list[str]:
+    """Every trained parameter has the same kinds of state, each a scalar or of its own shape.
+
+    An empty section is lost state, not a fresh start (pytorch/pytorch#140898).
+    """
+    shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
+    kinds: dict[str, set[str]] = {
+        name.removeprefix("model."): set() for name in shapes if name.startswith("model.")
+    }
+    faults = []
+    for name, shape in shapes.items():
+        if not name.startswith("optim.state."):
+            continue
+        parameter, _, kind = name.removeprefix("optim.state.").rpartition(".")
+        if parameter not in kinds:
+            faults.append(f"{name}: is state of a parameter that the checkpoint does not hold")
+            continue
+        kinds[parameter].add(kind)
+        if shape not in {(), shapes[f"model.{parameter}"]}:
+            faults.append(
+                f"{name}: expected a scalar or the shape of its parameter, "
+                f"{list(shapes[f'model.{parameter}'])}, got {list(shape)}"
+            )
+    wanted = set().union(*kinds.values())
+    faults += [
+        f"optim.state.{parameter}: expected {', '.join(sorted(wanted)) or 'optimizer state'}, "
+        f"got {', '.join(sorted(got)) or 'none'}"
+        for parameter, got in kinds.items()
+        if got != wanted or not got
+    ]
+    if not _section(manifest.state, "optimizer").get("param_groups"):
+        faults.append("state.optimizer.param_groups: expected at least one group, got none")
+    return faults
+
+
+def _rng_faults(manifest: Manifest) -> list[str]:
+    expected = {f"rng.{rank}.{kind}" for rank in range(manifest.world_size) for kind in RNG_KINDS}
+    got = {tensor.name for tensor in manifest.tensors if tensor.name.startswith("rng.")}
+    if expected == got:
+        return []
+    return [
+        f"random state: expected {', '.join(RNG_KINDS)} of each of {manifest.world_size} ranks, "
+        f"missing {sorted(expected - got)}, too many {sorted(got - expected)}"
+    ]
+
+
+def _state_faults(manifest: Manifest) -> list[str]:
+    faults = []
+    try:
+        Cursor.from_json(_section(manifest.state, "cursor"))
+    except FormatError as error:
+        faults.append(f"state.{error}")
+    if not _section(manifest.state, "scheduler"):
+        faults.append("state.scheduler: expected the schedule's state, got none")
+    counters = _section(manifest.state, "counters")
+    faults += [
+        f"state.counters.{name}: expected an integer, got {counters.get(name)!r}"
+        for name in COUNTERS
+        if type(counters.get(name)) is not int
+    ]
+    if counters.get("step") != manifest.name.step.number:
+        faults.append(
+            f"state.counters.step: expected {manifest.name.step.number}, "
+            f"got {counters.get('step')!r}"
+        )
+    faults += [
+        f"metrics.{name}: expected a number, got none"
+        for name in ("train_loss", "probe_loss")
+        if name not in manifest.metrics
+    ]
+    return faults
+
+
+def _section(state: JsonObject, name: str) -> JsonObject:
+    section = state.get(name)
+    return section if isinstance(section, dict) else {}

@@ -1,0 +1,51 @@
+"""Rules every test obeys.
+
+Laws are checked without a stopwatch, and under CI=true always on the same examples.
+
+A test that needs a system package names it by a marker and is skipped where it is missing. Under
+CI=true nothing may be skipped: a skip is a failure there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+
+import hypothesis
+import pytest
+
+from tests.support.moto_server import moto_server, s3_url
+from tests.support.trained_store import custody, trained_store
+
+__all__ = ["custody", "moto_server", "s3_url", "trained_store"]  # fixtures for every test
+
+CI = os.environ.get("CI") == "true"
+
+hypothesis.settings.register_profile(
+    "strongroom",
+    deadline=None,
+    derandomize=CI,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("strongroom")
+
+SYSTEM_PACKAGES = {"chromium": ("chromium", "chromedriver")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, commands in SYSTEM_PACKAGES.items():
+            missing = [name for name in commands if shutil.which(name) is None]
+            if item.get_closest_marker(marker) and missing:
+                reason = f"needs the command(s) {', '.join(missing)}: run `make system-deps`"
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and CI and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped under CI: {report.longrepr}"
+    return report

@@ -1,0 +1,318 @@
+"""Launching, stopping and killing: first of stand-ins that take no time, then of trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from strongroom.canonical import JsonObject
+from strongroom.checkpoint.catalogue import checkpoint_names
+from strongroom.errors import (
+    NothingToResumeError,
+    PreemptedError,
+    StoreMissingError,
+    TrainingError,
+)
+from strongroom.names import CheckpointName, RunKey
+from strongroom.training import launch as launching
+from strongroom.training.failure import error_from
+from strongroom.training.launch import Launch, launch
+from tests.support.launcher import Launcher
+from tests.support.training_run import TrainingRun, make_training_run
+
+STARTED = {"kind": "training.started", "run": "r", "attempt": 1, "world_size": 1}
+STOPPED = {"kind": "training.stopped", "step": 5}
+FINISHED = {"kind": "training.finished", "step": 9}
+FAILED = {
+    "kind": "training.failed",
+    "rank": 0,
+    "error": "NothingToResumeError",
+    "exit_code": 62,
+    "message": "run r: none can be used",
+    "facts": {},
+}
+
+STAND_IN = """
+import json, os, signal, sys, time
+file, pid_file, said, at_stop, code = json.loads(sys.argv[1])
+with open(pid_file, "w") as out:
+    out.write(str(os.getpid()))
+def tell(events):
+    with open(file, "a") as out:
+        for event in events:
+            out.write(json.dumps(event) + "\\n")
+            out.flush()
+def stop(*_):
+    if at_stop is not None:
+        time.sleep(0.3)
+        tell(at_stop)
+        sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+tell(said)
+if code is not None:
+    sys.exit(code)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StandIn(Launch):
+    """A process that says `said`, then ends with `code`, or waits and says `at_stop` at SIGTERM.
+
+    With neither it never ends by itself.
+    """
+
+    said: list[JsonObject]
+    at_stop: list[JsonObject] | None = None
+    code: int | None = None
+
+    def command(self, events: Path) -> list[str]:
+        arguments = [str(events), str(self.cache / "pid"), self.said, self.at_stop, self.code]
+        return [sys.executable, "-c", STAND_IN, json.dumps(arguments)]
+
+    @property
+    def is_running(self) -> bool:
+        try:
+            os.kill(int((self.cache / "pid").read_text(encoding="utf-8")), 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Callable[..., StandIn]:
+    def make(
+        said: list[JsonObject],
+        *,
+        at_stop: list[JsonObject] | None = None,
+        code: int | None = None,
+        grace_s: float = 30.0,
+    ) -> StandIn:
+        return StandIn(
+            store_url="nowhere",
+            run=RunKey("r"),
+            keys=tmp_path,
+            cache=tmp_path,
+            world_size=1,
+            threads_per_rank=1,
+            grace_s=grace_s,
+            said=said,
+            at_stop=at_stop,
+            code=code,
+        )
+
+    return make
+
+
+def interrupt_soon(number: signal.Signals) -> None:
+    """Send this process a signal while it waits in `launch`."""
+    threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+
+
+def hear(spec: Launch, heard: list[JsonObject], *, then: signal.Signals) -> None:
+    """Launch, and send this process a signal soon after the training has started."""
+    for event in launch(spec):
+        heard.append(event)
+        if event == STARTED:
+            interrupt_soon(then)
+
+
+def test_events_are_handed_on_until_the_end(stand_in: Callable[..., StandIn]) -> None:
+    spec = stand_in([STARTED, FINISHED], code=0)
+    assert list(launch(spec)) == [STARTED, FINISHED]
+    assert not spec.is_running
+
+
+def test_a_failure_arrives_as_the_error_it_was(stand_in: Callable[..., StandIn]) -> None:
+    with pytest.raises(NothingToResumeError, match="none can be used") as caught:
+        list(launch(stand_in([STARTED, FAILED], code=62)))
+    assert caught.value.exit_code == 62
+
+
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_an_end_without_a_word_is_an_error(stand_in: Callable[..., StandIn], code: int) -> None:
+    with pytest.raises(TrainingError, match=f"ended with {code}"):
+        list(launch(stand_in([STARTED], code=code)))
+
+
+def test_sigterm_stops_the_training_and_its_last_words_are_heard(
+    stand_in: Callable[..., StandIn],
+) -> None:
+    spec = stand_in([STARTED], at_stop=[STOPPED])
+    heard: list[JsonObject] = []
+    with pytest.raises(PreemptedError, match="step 5") as caught:
+        hear(spec, heard, then=signal.SIGTERM)
+    assert heard == [STARTED, STOPPED]
+    assert caught.value.exit_code == 75
+    assert not spec.is_running
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interruption_is_raised_again_once_the_training_has_stopped(
+    stand_in: Callable[..., StandIn],
+) -> None:
+    spec = stand_in([STARTED], at_stop=[STOPPED])
+    heard: list[JsonObject] = []
+    with pytest.raises(KeyboardInterrupt):
+        hear(spec, heard, then=signal.SIGINT)
+    assert heard == [STARTED, STOPPED]
+    assert not spec.is_running
+
+
+def test_what_does_not_stop_in_time_is_killed(
+    stand_in: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "KILL_MARGIN_S", 0.1)
+    spec = stand_in([STARTED], grace_s=0.2)
+    with pytest.raises(TrainingError, match="was killed"):
+        hear(spec, [], then=signal.SIGTERM)
+    assert not spec.is_running
+
+
+def test_leaving_early_stops_the_training(stand_in: Callable[..., StandIn]) -> None:
+    spec = stand_in([STARTED], at_stop=[STOPPED])
+    events = launch(spec)
+    assert next(events) == STARTED
+    events.close()
+    assert not spec.is_running
+
+
+def test_stopped_before_it_began_is_not_a_failure(stand_in: Callable[..., StandIn]) -> None:
+    spec = stand_in([], at_stop=[])
+    interrupt_soon(signal.SIGTERM)
+    with pytest.raises(PreemptedError, match="before its first step"):
+        list(launch(spec))
+
+
+def test_the_launcher_needs_no_torch() -> None:
+    code = (
+        "import sys, strongroom.training.launch; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- real trainings -------------------------------------------------------------------
+
+
+def series(events: list[JsonObject], name: str = "loss") -> dict[int, float]:
+    """Return one number of every step reported."""
+    return {e["step"]: e[name] for e in events if e["kind"] == "training.step"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """When to send which signal to a launcher: at a step, or when a file of the run appears."""
+
+    number: signal.Signals
+    at_step: int | None = None
+    at_file: str | None = None
+
+
+def launch_until(run: TrainingRun, moment: Moment) -> tuple[list[JsonObject], int]:
+    """Launch, send the signal at its moment, and return what was reported and the exit code."""
+    folder = Path(run.store_url.removeprefix("file://")) / "runs" / str(run.record.run)
+    launcher = Launcher(run.launch())
+    over = threading.Event()
+
+    def watch(file: str) -> None:
+        while not over.is_set():
+            if any(folder.glob(file)):
+                launcher.send(moment.number)
+                return
+            time.sleep(0.0005)
+
+    if moment.at_file is not None:
+        threading.Thread(target=watch, args=(moment.at_file,), daemon=True).start()
+    events = []
+    for event in launcher.events():
+        events.append(event)
+        if event["kind"] == "training.step" and event["step"] == moment.at_step:
+            launcher.send(moment.number)
+    over.set()
+    return events, launcher.wait()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """A run that was never stopped."""
+
+    run: TrainingRun
+    events: list[JsonObject]
+
+
+def finish(run: TrainingRun) -> Finished:
+    return Finished(run=run, events=list(launch(run.launch())))
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_killed_and_stopped_at_several_moments_equals_never_stopped(tmp_path: Path) -> None:
+    save = {"every_steps": 10}
+    expected = finish(make_training_run(tmp_path / "never-stopped", steps=30, save=save))
+    assert list(series(expected.events)) == list(range(1, 31))
+    run = make_training_run(tmp_path / "stopped", steps=30, save=save)
+    kill, term = signal.SIGKILL, signal.SIGTERM
+    moments = [
+        Moment(number=kill, at_step=2),  # nothing is committed yet
+        Moment(number=kill, at_file="attempt-0002/step-00000010/*"),  # in the middle of a save
+        Moment(number=term, at_step=11),
+        Moment(number=kill, at_file="*/step-00000020/manifest.json"),  # before the ledger knows
+    ]
+    seen: dict[int, float] = {}
+    for moment in moments:
+        events, code = launch_until(run, moment)
+        seen |= series(events)
+        assert code == (PreemptedError.exit_code if moment.number == term else -kill)
+    committed = [(name.attempt.number, name.step.number) for name in _names(run)]
+    assert [attempt for attempt, _ in committed] == [3, 3, 4]
+    assert (committed[0], committed[2]) == ((3, 10), (4, 20))
+    assert 10 < committed[1][1] < 20  # where it was stopped
+    last = list(launch(run.launch()))
+    (started,) = (event for event in last if event["kind"] == "training.started")
+    assert started["resumed_from"] == "tiny/attempt-0004/step-00000020"
+    assert seen | series(last) == series(expected.events)
+    assert run.state_digests()[30] == expected.run.state_digests()[30]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_the_number_of_ranks_does_not_change_the_mathematics(tmp_path: Path) -> None:
+    one, two = (
+        finish(make_training_run(tmp_path / str(size), world_size=size, method="full", dropout=0.0))
+        for size in (1, 2)
+    )
+    assert series(two.events) == pytest.approx(series(one.events), rel=1e-6)
+    # Adam does not feel the scale of a gradient, clipping hides it: only the norm shows it.
+    norms = [series(done.events, "grad_norm") for done in (one, two)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+@pytest.mark.e2e
+def test_what_a_worker_fails_with_ends_torchrun_too_and_is_reported(tmp_path: Path) -> None:
+    run = make_training_run(tmp_path / "run")
+    empty = str(tmp_path / "empty")
+    spec = Launch.of(run.record, store_url=empty, keys=run.keys, cache=run.cache)
+    events = tmp_path / "events.jsonl"
+    done = subprocess.run(spec.command(events), env=spec.environment(), check=False)
+    assert done.returncode == StoreMissingError.exit_code
+    told = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    assert told
+    assert {event["kind"] for event in told} == {"training.failed"}
+    with pytest.raises(StoreMissingError, match="no strongroom store here"):
+        raise error_from(told[0])
+
+
+def _names(run: TrainingRun) -> list[CheckpointName]:
+    return checkpoint_names(run.storage, run.record.run)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strongroom.training.config import SaveConfig
+from strongroom.training.policy import Moment, SaveReason, is_time_up, reason_to_save
+
+CONFIG = SaveConfig(every_steps=10, every_minutes=2.0)
+QUIET = Moment(step=7, last_step=25, saved_step=0, time_is_up=False, stopping=False)
+
+
+@pytest.mark.parametrize(
+    ("moment", "reason"),
+    [
+        (QUIET, None),
+        (replace(QUIET, step=10), SaveReason.STEPS),
+        (replace(QUIET, step=20, saved_step=10), SaveReason.STEPS),
+        (replace(QUIET, step=25, saved_step=20), SaveReason.END),
+        (replace(QUIET, time_is_up=True), SaveReason.TIME),
+        (replace(QUIET, stopping=True), SaveReason.STOP),
+        (replace(QUIET, step=25, saved_step=20, stopping=True), SaveReason.END),
+        (replace(QUIET, step=10, stopping=True), SaveReason.STOP),
+        (replace(QUIET, step=10, time_is_up=True), SaveReason.STEPS),
+    ],
+)
+def test_each_reason_to_save(moment: Moment, reason: SaveReason | None) -> None:
+    assert reason_to_save(CONFIG, moment) == reason
+
+
+@pytest.mark.parametrize("step", [0, 10, 25])
+def test_what_is_saved_already_is_not_saved_again(step: int) -> None:
+    moment = Moment(step=step, last_step=25, saved_step=step, time_is_up=True, stopping=True)
+    assert reason_to_save(CONFIG, moment) is None
+
+
+def test_time_is_up_after_as_many_minutes_as_configured() -> None:
+    assert not is_time_up(CONFIG, 119.9)
+    assert is_time_up(CONFIG, 120.0)

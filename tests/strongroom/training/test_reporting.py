@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from dagster_pipes import encode_param
+
+from strongroom.checkpoint.manifest import Inputs, Manifest
+from strongroom.names import CheckpointName, Digest
+from strongroom.training.reporting import PIPES_VARIABLE, ReportKind, committed_event, reporting
+
+
+def lines(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_an_event_can_be_read_as_soon_as_it_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    with reporting(file, is_first=True) as report:
+        report({"kind": ReportKind.STEP, "step": 1, "loss": 0.5})
+        assert lines(file) == [{"kind": "training.step", "step": 1, "loss": 0.5}]
+
+
+def test_threads_and_processes_never_mix_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    with reporting(file, is_first=True) as one, reporting(file, is_first=False) as other:
+        threads = [
+            threading.Thread(target=lambda tell=tell: [tell({"x": "y" * 500}) for _ in range(50)])
+            for tell in (one, one, other)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert lines(file) == [{"x": "y" * 500}] * 150
+
+
+def test_nobody_listening_is_no_error() -> None:
+    with reporting(None, is_first=True) as report:
+        report({"kind": ReportKind.FINISHED, "step": 3})
+
+
+def test_dagster_hears_the_first_rank_through_pipes_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, messages = tmp_path / "context.json", tmp_path / "messages.jsonl"
+    context.write_text(
+        json.dumps(
+            {
+                "asset_keys": ["finetune_run"],
+                "code_version_by_asset_key": {},
+                "provenance_by_asset_key": {},
+                "partition_key": None,
+                "partition_key_range": None,
+                "partition_time_window": None,
+                "run_id": "run",
+                "job_name": None,
+                "retry_number": 0,
+                "extras": {},
+            }
+        ),
+        encoding="utf-8",
+    )
+    messages.touch()
+    monkeypatch.setenv(PIPES_VARIABLE, encode_param({"path": str(context)}))
+    monkeypatch.setenv("DAGSTER_PIPES_MESSAGES", encode_param({"path": str(messages)}))
+    event = {"kind": "training.step", "step": 1}
+    with reporting(None, is_first=False) as report:
+        report(event)
+    assert lines(messages) == []
+    with reporting(None, is_first=True) as report:
+        report(event)
+        told = [m["params"] for m in lines(messages) if m["method"] == "report_custom_message"]
+    assert told == [{"payload": event}]
+
+
+def test_a_commit_is_told_with_its_numbers() -> None:
+    digest = Digest.of(b"")
+    manifest = Manifest(
+        name=CheckpointName.parse("nightly/attempt-0002/step-00000030"),
+        save_id="0" * 32,
+        created="2026-01-01T00:00:00.000Z",
+        world_size=2,
+        parent=None,
+        inputs=Inputs(base_model=digest, dataset=digest, tokenizer=digest, config=digest),
+        files=(),
+        tensors=(),
+        state={},
+        metrics={"pause_s": 0.25, "train_loss": 1.5, "probe_loss": 2.5},
+        exact_resume=True,
+    )
+    assert committed_event(manifest, durable_s=3.0) == {
+        "kind": "checkpoint.committed",
+        "checkpoint": "nightly/attempt-0002/step-00000030",
+        "checkpoint_id": str(manifest.checkpoint_id),
+        "step": 30,
+        "num_bytes": 0,
+        "pause_s": 0.25,
+        "durable_s": 3.0,
+        "train_loss": 1.5,
+        "probe_loss": 2.5,
+    }
