@@ -20,8 +20,8 @@ checkpoint = dg.AssetSpec(
     deps=[dg.AssetDep("finetune_run", partition_mapping=dg.AllPartitionMapping())],
 )
 
-# eager(), but that its first look counts: what was committed while no daemon ran is looked at too. A
-# verification that failed is not repeated by itself.
+# eager(), but that its first look counts: what was committed while no daemon ran is looked at too.
+# A verification that failed is not repeated by itself.
 NEWLY_COMMITTED = (
     (dg.AutomationCondition.newly_missing() | dg.AutomationCondition.any_deps_updated()).since(
         dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()

@@ -21,6 +21,7 @@ from assets.partitions import RUNS, checkpoint_key
 from assets.registration import missed, register
 from pipelines.definitions import defs
 from pipelines.home import prepare_home
+from pipelines.own_runs import end_dead_runs, own_tags
 from pipelines.summary import show
 from pipelines.terminal import Terminal
 from resources.recipe import DEFAULT_CONFIG, Recipe
@@ -59,6 +60,8 @@ class MainPath:
         store = StoreResource()
         custody = store.custody(create=True)
         self.terminal.say(f"run {self.run} of {self.recipe.config_path}; store {store.location}")
+        for run_id in end_dead_runs(self.instance):
+            self.terminal.say(f"Dagster run {run_id} had died; it is marked as failed")
         if self._is_trained(custody, config):
             self.terminal.say(f"run {self.run} is trained already; nothing is trained again")
         else:
@@ -100,13 +103,18 @@ class MainPath:
         for name in missed(self.instance, names):
             event = register(self.instance, custody.storage, name)
             self.instance.report_runless_asset_event(event)
-        done = self.instance.get_materialized_partitions(dg.AssetKey("evaluated_checkpoint"))
-        keys = list(dict.fromkeys(checkpoint_key(name) for name in sorted(names, key=_by_step)))
-        for key in keys:
-            if key not in done:
+        evaluated = self.instance.get_materialized_partitions(dg.AssetKey("evaluated_checkpoint"))
+        promoted = self.instance.get_materialized_partitions(dg.AssetKey("promoted_checkpoint"))
+        # Of a step that several attempts saved, the newest attempt's line stands.
+        lines = {checkpoint_key(line.name): line for line in list_store(custody, self.run).lines}
+        for key in dict.fromkeys(checkpoint_key(name) for name in sorted(names, key=_by_step)):
+            verdict = lines[key].evaluated if key in lines else None
+            if key not in evaluated or verdict is None:
                 self._execute("govern", partition=key)
+            elif verdict and key not in promoted:
+                self._execute("govern", partition=key, only="promoted_checkpoint")
 
-    def _execute(self, job: str, partition: str | None = None) -> bool:
+    def _execute(self, job: str, *, partition: str | None = None, only: str | None = None) -> bool:
         """Run a job to its end; return whether its blocking checks passed."""
         run_id = str(uuid.uuid4())
         self.instance.add_event_listener(run_id, self.terminal.hear)
@@ -117,7 +125,9 @@ class MainPath:
                 run_config=dg.RunConfig(resources=resources if job == "finetune" else {}),
                 instance=self.instance,
                 partition_key=partition,
+                asset_selection=None if only is None else [dg.AssetKey(only)],
                 run_id=run_id,
+                tags=own_tags(),
             )
         except DagsterAssetCheckFailedError:
             return False
@@ -175,7 +185,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pipelines.finetune",
         description="Prepare, train, verify, evaluate and promote, to an audited checkpoint.",
     )
-    parser.add_argument("config", nargs="?", default=DEFAULT_CONFIG, help="the run's YAML file")
+    parser.add_argument(
+        "config", nargs="?", default=str(ROOT / DEFAULT_CONFIG), help="the run's YAML file"
+    )
     parser.add_argument("--run", help="the run's key; by default the name of the YAML file")
     parser.add_argument(
         "--reports",

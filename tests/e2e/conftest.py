@@ -10,4 +10,6 @@ from tests.support.main_path import MainPathRun, run_main_path
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> MainPathRun:
     """The main job, run once for every test that looks at what it left."""
-    return run_main_path(Path(tmp_path_factory.mktemp("main-path")))
+    run = run_main_path(Path(tmp_path_factory.mktemp("main-path")))
+    assert run.exit_code == 0, run.output
+    return run

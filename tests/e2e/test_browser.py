@@ -15,7 +15,7 @@ from tests.support.browser import (
     partition_page,
     user_interface,
 )
-from tests.support.main_path import RUN, STEPS, MainPathRun
+from tests.support.main_path import EVERY_STEPS, RUN, STEPS, MainPathRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chromium]
 
@@ -34,7 +34,6 @@ GRAPH = (
 
 @pytest.fixture(scope="module")
 def address(finished: MainPathRun) -> Iterator[str]:
-    assert finished.exit_code == 0, finished.output
     with user_interface(finished.environment) as started:
         yield started
 
@@ -50,10 +49,26 @@ def test_the_lineage_page_shows_the_whole_graph(driver: webdriver.Chrome, addres
 
 
 @pytest.mark.parametrize("asset", ["checkpoint", "verified_checkpoint", "evaluated_checkpoint"])
-def test_a_checkpoint_is_materialised(driver: webdriver.Chrome, address: str, asset: str) -> None:
-    partition = f"{RUN}@{STEPS}"
-    page = open_page(driver, partition_page(address, asset, partition), partition, "Materialized")
-    assert "Failed" not in page
+def test_every_checkpoint_is_materialised(
+    driver: webdriver.Chrome, address: str, asset: str
+) -> None:
+    steps = range(EVERY_STEPS, STEPS + 1, EVERY_STEPS)
+    open_page(
+        driver,
+        partition_page(address, asset, f"{RUN}@{STEPS}"),
+        *(f"{RUN}@{step}" for step in steps),
+        f"Materialized ({len(steps)})",
+        "Failed (0)",
+        "Missing (0)",
+    )
+
+
+@pytest.mark.parametrize("asset", ["verified_checkpoint", "evaluated_checkpoint"])
+def test_the_blocking_check_of_a_checkpoint_passed(
+    driver: webdriver.Chrome, address: str, asset: str
+) -> None:
+    page = f"{address}/assets/{asset}?view=checks"
+    open_page(driver, page, "This is a blocking asset check", "Passed", f"{RUN}@{STEPS}")
 
 
 def test_the_evaluation_of_a_checkpoint_is_there(driver: webdriver.Chrome, address: str) -> None:

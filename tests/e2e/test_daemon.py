@@ -18,7 +18,12 @@ from resources.store import StoreResource
 from strongroom.checkpoint.catalogue import checkpoint_names
 from strongroom.custody.context import Custody
 from strongroom.names import RunKey
-from tests.support.dagster_server import DagsterServer, dagster_server, wait_for
+from tests.support.dagster_server import (
+    DagsterServer,
+    dagster_server,
+    training_processes,
+    wait_for,
+)
 from tests.support.tiny_recipe import make_tiny_recipe
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -74,21 +79,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield World(server=server, instance=instance, custody=custody, folder=tmp_path)
 
 
-def training_processes(folder: Path) -> list[str]:
-    """Return the command lines of trainings that use the store in `folder`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if "strongroom.training" in command and str(folder) in command:
-            found.append(command)
-    return found
-
-
 def test_governed_while_training_one_at_a_time_and_stopped_in_good_order(world: World) -> None:
     long = make_tiny_recipe(world.folder / "long", steps=FOR_EVER, every_steps=FOR_EVER)
     long.write_text(
@@ -120,7 +110,12 @@ def test_governed_while_training_one_at_a_time_and_stopped_in_good_order(world: 
     assert len(after) > len(before)
     assert last.step > before[-1].step
     assert f"first@{last.step.number}" in world.governed("checkpoint", "first")
-    assert not [line for line in training_processes(world.folder) if "--run first" in line]
+    assert not [line for line in training_processes(world.folder) if "--run-key first" in line]
+
+    # What was verified was verified once.
+    verified = world.instance.fetch_materializations(dg.AssetKey("verified_checkpoint"), limit=100)
+    keys = [record.partition_key for record in verified.records]
+    assert len(keys) == len(set(keys))
 
     # Now the second one goes, to its end.
     world.wait(lambda: world.status(second) is STATUS.SUCCESS, GOVERNED_S)

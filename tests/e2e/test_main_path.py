@@ -1,12 +1,8 @@
-"""The main job to its end, and what a user then finds."""
+"""What a user finds with the `strongroom` command after the main job has gone to its end."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +11,6 @@ from tests.support.main_path import EVERY_STEPS, RUN, STEPS, MainPathRun
 pytestmark = pytest.mark.e2e
 
 SAVED = range(EVERY_STEPS, STEPS + 1, EVERY_STEPS)
-
-
-def test_it_ends_with_the_table_the_losses_the_report_and_the_commands(
-    finished: MainPathRun,
-) -> None:
-    assert finished.exit_code == 0, finished.output
-    assert "held-out loss" in finished.output.lower()
-    assert "strongroom approve" in finished.output
-    reports = list(finished.reports.glob("*.html"))
-    assert len(reports) == 1
-    assert reports[0].name in finished.output.replace("\n", "")
 
 
 def test_every_checkpoint_is_listed_verified_and_evaluated(finished: MainPathRun) -> None:
@@ -64,22 +49,3 @@ def test_the_report_is_one_page_that_needs_nothing_else(finished: MainPathRun) -
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "<script" not in page
-
-
-def test_a_second_run_of_the_same_key_changes_nothing(
-    finished: MainPathRun, tmp_path: Path
-) -> None:
-    before = finished.command("ls", "--json").stdout
-    command = [sys.executable, "-m", "pipelines.finetune", str(finished.config), "--run", RUN]
-    again = subprocess.run(
-        [*command, "--reports", str(tmp_path)],
-        env=os.environ | finished.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert [line["checkpoint_id"] for line in json.loads(before)["checkpoints"]] == [
-        line["checkpoint_id"]
-        for line in json.loads(finished.command("ls", "--json").stdout)["checkpoints"]
-    ]

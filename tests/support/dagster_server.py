@@ -125,6 +125,21 @@ def wait_for(is_so: Callable[[], bool], timeout_s: float, log: Path) -> None:
         time.sleep(0.5)
 
 
+def training_processes(folder: Path) -> list[str]:
+    """Return the command lines of trainings that use something in `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if "strongroom.training" in command and str(folder) in command:
+            found.append(command)
+    return found
+
+
 def _answers(server: DagsterServer, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, server.log.read_text(errors="replace")[-8000:]
     try:

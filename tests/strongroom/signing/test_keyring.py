@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import stat
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,10 @@ def test_a_service_key_is_used_from_a_folder_that_cannot_be_written(tmp_path: Pa
     assert folder.service_signer().key_id == signer.key_id
 
 
+def processes() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))
+
+
 def _make_service_key(path: Path) -> str:
     return KeyFolder(path).service_signer().key_id
 
@@ -126,16 +131,16 @@ def _add_person(path: Path, name: str) -> str:
 
 
 def test_processes_that_race_get_one_service_key(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        key_ids = pool.map(_make_service_key, [tmp_path] * 8)
+    with processes() as pool:
+        key_ids = list(pool.map(_make_service_key, [tmp_path] * 8))
     assert set(key_ids) == {h.key_id for h in KeyFolder(tmp_path).keyring()}
     assert len(set(key_ids)) == 1
 
 
 def test_persons_added_at_once_are_all_registered(tmp_path: Path) -> None:
     names = [f"person-{number}" for number in range(8)]
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        key_ids = pool.starmap(_add_person, [(tmp_path, name) for name in names])
+    with processes() as pool:
+        key_ids = list(pool.map(_add_person, [tmp_path] * len(names), names))
     assert {h.key_id for h in KeyFolder(tmp_path).keyring()} == set(key_ids)
 
 
