@@ -5,6 +5,9 @@ Trainings go one at a time; one that is terminated commits a last checkpoint and
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from assets.partitions import RUNS
 from resources.store import StoreResource
 from strongroom.checkpoint.catalogue import checkpoint_names
 from strongroom.custody.context import Custody
-from strongroom.names import RunKey
+from strongroom.names import Attempt, CheckpointName, RunKey
 from tests.support.dagster_server import (
     DagsterServer,
     dagster_server,
@@ -57,6 +60,24 @@ class World:
         keys = self.instance.get_materialized_partitions(dg.AssetKey(asset))
         return {key for key in keys if key.startswith(f"{run}@")}
 
+    def checkpoints(self, run: str) -> list[CheckpointName]:
+        return checkpoint_names(self.custody.storage, RunKey(run))
+
+    def training(self, run: str) -> list[int]:
+        """Return the processes of a run's training, the one that was launched first."""
+        found = training_processes(self.folder)
+        return sorted(pid for pid, command in found.items() if f" {run} " in command)
+
+    def launcher_of(self, run: str) -> int:
+        """Return the process that launched a run's training."""
+        launched = self.training(run)[0]
+        status = Path(f"/proc/{launched}/status").read_text()
+        return int(re.findall(r"^PPid:\t(\d+)$", status, re.MULTILINE)[0])
+
+    def retries_of(self, run_id: str) -> list[str]:
+        wanted = dg.RunsFilter(tags={"dagster/parent_run_id": run_id})
+        return [run.run_id for run in self.instance.get_runs(wanted)]
+
     def wait(self, is_so: Any, timeout_s: float) -> None:  # noqa: ANN401 -- a condition
         wait_for(is_so, timeout_s, self.server.log)
 
@@ -79,11 +100,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield World(server=server, instance=instance, custody=custody, folder=tmp_path)
 
 
-def test_governed_while_training_one_at_a_time_and_stopped_in_good_order(world: World) -> None:
+def test_governed_while_training_one_at_a_time_retried_and_stopped(world: World) -> None:
     long = make_tiny_recipe(world.folder / "long", steps=FOR_EVER, every_steps=FOR_EVER)
-    long.write_text(
-        long.read_text().replace("save: {", "save: {every_minutes: 0.5, asynchronous: true, ")
-    )
+    long.write_text(long.read_text().replace("save: {", "save: {every_minutes: 0.5, "))
     short = make_tiny_recipe(world.folder / "short", steps=2, every_steps=2)
 
     first = world.launch("first", long)
@@ -93,30 +112,38 @@ def test_governed_while_training_one_at_a_time_and_stopped_in_good_order(world: 
     # A checkpoint is verified, evaluated and promoted while the training goes on.
     world.wait(lambda: bool(world.governed("verified_checkpoint", "first")), GOVERNED_S)
     assert world.status(first) is STATUS.STARTED
-    assert training_processes(world.folder)
+    assert world.training("first")
     world.wait(lambda: bool(world.governed("promoted_checkpoint", "first")), GOVERNED_S)
     assert world.status(first) is STATUS.STARTED
 
     # The second training waits for the pool.
     assert world.status(second) is STATUS.QUEUED
 
-    before = checkpoint_names(world.custody.storage, RunKey("first"))
-    world.server.terminate(first)
-    world.wait(lambda: world.status(first) is STATUS.CANCELED, STOPPED_S)
-    after = checkpoint_names(world.custody.storage, RunKey("first"))
+    # The process that launched the training is killed: the training dies with it, Dagster sees
+    # it, lets the second one go to its end, then goes on with the first as a new attempt.
+    os.kill(world.launcher_of("first"), signal.SIGKILL)
+    world.wait(lambda: not world.training("first"), STOPPED_S)
+    world.wait(lambda: world.status(first) is STATUS.FAILURE, GOVERNED_S)
+    world.wait(lambda: world.status(second) is STATUS.SUCCESS, GOVERNED_S)
+    assert world.governed("checkpoint", "second") == {"second@2"}
+    world.wait(lambda: bool(world.retries_of(first)), GOVERNED_S)
+    (retry,) = world.retries_of(first)
+    before = world.checkpoints("first")
+    assert {name.attempt for name in before} == {Attempt(1)}
+    world.wait(lambda: len(world.checkpoints("first")) > len(before), GOVERNED_S)
+    resumed = world.checkpoints("first")[-1]
+    assert resumed.attempt == Attempt(2)
+    assert resumed.step > before[-1].step
 
-    # It committed a last checkpoint, Dagster heard of it, and nothing of it runs any more.
-    last = after[-1]
-    assert len(after) > len(before)
-    assert last.step > before[-1].step
+    # Terminated, it commits a last checkpoint that Dagster hears of, and nothing of it is left.
+    world.server.terminate(retry)
+    world.wait(lambda: world.status(retry) is STATUS.CANCELED, STOPPED_S)
+    last = world.checkpoints("first")[-1]
+    assert last.step > resumed.step
     assert f"first@{last.step.number}" in world.governed("checkpoint", "first")
-    assert not [line for line in training_processes(world.folder) if "--run-key first" in line]
+    assert not world.training("first")
 
     # What was verified was verified once.
     verified = world.instance.fetch_materializations(dg.AssetKey("verified_checkpoint"), limit=100)
     keys = [record.partition_key for record in verified.records]
     assert len(keys) == len(set(keys))
-
-    # Now the second one goes, to its end.
-    world.wait(lambda: world.status(second) is STATUS.SUCCESS, GOVERNED_S)
-    assert world.governed("checkpoint", "second") == {"second@2"}

@@ -83,7 +83,7 @@ def test_killed_then_gone_on_then_interrupted(
     assert "had died; it is marked as failed" in again.told
     assert f"training starts again from {before[-1]}, attempt 2" in again.told
     assert "the same command goes on" in again.told
-    assert training_processes(tmp_path) == []
+    assert training_processes(tmp_path) == {}
 
     # The stop itself committed a checkpoint, and Dagster has heard of every one.
     after = again.checkpoints()

@@ -125,9 +125,9 @@ def wait_for(is_so: Callable[[], bool], timeout_s: float, log: Path) -> None:
         time.sleep(0.5)
 
 
-def training_processes(folder: Path) -> list[str]:
-    """Return the command lines of trainings that use something in `folder`."""
-    found = []
+def training_processes(folder: Path) -> dict[int, str]:
+    """Return process numbers and command lines of trainings that use something in `folder`."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -136,7 +136,7 @@ def training_processes(folder: Path) -> list[str]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if "strongroom.training" in command and str(folder) in command:
-            found.append(command)
+            found[int(entry.name)] = command
     return found
 
 
