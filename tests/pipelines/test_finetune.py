@@ -307,6 +307,24 @@ def test_every_station_can_be_materialised_from_the_command_line(
 
 
 @pytest.mark.usefixtures("finished")
+def test_staging_does_not_go_back_to_an_earlier_checkpoint_by_itself(
+    place: Place, instance: dg.DagsterInstance
+) -> None:
+    result = defs.resolve_job_def("govern").execute_in_process(
+        instance=instance,
+        partition_key=f"{RUN}@{EVERY_STEPS}",
+        asset_selection=[dg.AssetKey("promoted_checkpoint")],
+        run_config=QUIET,
+    )
+
+    assert result.success
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+    assert f"staging holds {RUN}/{STEPS}" in str(check.metadata["reasons"].value)
+    assert resolve(place.custody(), "@staging").name.step.number == STEPS
+
+
+@pytest.mark.usefixtures("finished")
 def test_production_follows_the_approval_of_two_persons(
     place: Place, instance: dg.DagsterInstance
 ) -> None:

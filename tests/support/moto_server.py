@@ -51,7 +51,7 @@ def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer
     port = _free_port()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_the_tests,  # noqa: PLW1509 -- it calls prctl alone
