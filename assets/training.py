@@ -17,9 +17,10 @@ from strongroom.checkpoint.catalogue import checkpoint_names, read_checkpoint
 from strongroom.checkpoint.run_record import RunRecord, read_run
 from strongroom.custody.context import Custody
 from strongroom.custody.inputs import prepare_run
-from strongroom.custody.train import COMMITTED, follow_training
+from strongroom.custody.train import follow_training
 from strongroom.errors import UnknownNameError
 from strongroom.names import CheckpointName, RunKey
+from strongroom.training.reporting import ReportKind
 
 POOL = "training"
 STEP_LOG_S = 5.0
@@ -70,13 +71,13 @@ def _follow(
     step: dict[str, float] = {}
     told_at = -STEP_LOG_S
     for event in follow_training(custody, record, events):
-        if event["kind"] == "training.step":
+        if event["kind"] == ReportKind.STEP:
             step = {name: value for name, value in event.items() if name != "kind"}
             if monotonic() - told_at < STEP_LOG_S:
                 continue
             told_at = monotonic()
         context.log.info(sentence(event, record))
-        if event["kind"] == COMMITTED:
+        if event["kind"] == ReportKind.COMMITTED:
             name = CheckpointName.parse(event["checkpoint"])
             measured = {
                 "durable_s": event["durable_s"],
@@ -89,21 +90,21 @@ def _follow(
 def sentence(event: JsonObject, record: RunRecord) -> str:
     """Say an event in plain words."""
     match event["kind"]:
-        case "training.started":
+        case ReportKind.STARTED:
             origin = event["resumed_from"]
             start = "from the base model" if origin is None else f"again from {origin}"
             return f"training starts {start}, attempt {event['attempt']}"
-        case "training.step":
+        case ReportKind.STEP:
             steps = record.config["train"]["steps"]
             return (
                 f"step {event['step']} of {steps}: loss {event['loss']:.4f}, "
                 f"{event['tokens_per_s']:.0f} tokens/s"
             )
-        case "checkpoint.committed":
+        case ReportKind.COMMITTED:
             return f"checkpoint committed at step {event['step']}: {event['num_bytes']:,} bytes"
-        case "training.stopped":
+        case ReportKind.STOPPED:
             return f"training was asked to stop and did, at step {event['step']}"
-        case "training.finished":
+        case ReportKind.FINISHED:
             return f"training finished at step {event['step']}"
         case kind:
             return f"{kind}: {event}"

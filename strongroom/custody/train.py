@@ -14,8 +14,7 @@ from strongroom.checkpoint.run_record import RunRecord
 from strongroom.custody.context import Custody
 from strongroom.custody.provenance import attest_provenance
 from strongroom.names import CheckpointName
-
-COMMITTED = "checkpoint.committed"
+from strongroom.training.reporting import ReportKind
 
 
 def follow_training(
@@ -23,7 +22,7 @@ def follow_training(
 ) -> Iterator[JsonObject]:
     """Yield each event of a launched training after custody has done its part."""
     for event in events:
-        if event["kind"] == COMMITTED:
+        if event["kind"] == ReportKind.COMMITTED:
             name = CheckpointName.parse(event["checkpoint"])
             attest_provenance(custody, read_checkpoint(custody.storage, name), run)
         yield event
