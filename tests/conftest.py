@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
+import signal
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -40,6 +41,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(marker) and missing:
                 reason = f"needs the command(s) {', '.join(missing)}: run `make system-deps`"
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def signals_of_a_fresh_process() -> Iterator[None]:
+    """Whatever started the tests, or ran before in this process, may have set others.
+
+    A shell that starts a job in the background has it ignore SIGINT; Dagster then ignores SIGTERM
+    too, and every process a test starts inherits both.
+    """
+    terminated = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGINT, interrupted)
 
 
 @pytest.hookimpl(wrapper=True)

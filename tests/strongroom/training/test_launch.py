@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,16 +113,6 @@ def stand_in(tmp_path: Path) -> Callable[..., StandIn]:
         )
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def signals_of_a_fresh_process() -> Iterator[None]:
-    """Whatever started the tests, or ran before them in this process, may have set others."""
-    terminated = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGTERM, terminated)
-    signal.signal(signal.SIGINT, interrupted)
 
 
 def interrupt_soon(number: signal.Signals) -> None:
