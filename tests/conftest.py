@@ -43,18 +43,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(autouse=True)
-def signals_of_a_fresh_process() -> Iterator[None]:
-    """Whatever started the tests, or ran before in this process, may have set others.
+def pytest_configure() -> None:
+    _take_signals_of_a_fresh_process()
 
-    A shell that starts a job in the background has it ignore SIGINT; Dagster then ignores SIGTERM
-    too, and every process a test starts inherits both.
-    """
-    terminated = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@pytest.fixture(autouse=True)
+def fresh_signals() -> Iterator[None]:
+    """What a test sets, or Dagster for it, ends with the test."""
     yield
-    signal.signal(signal.SIGTERM, terminated)
-    signal.signal(signal.SIGINT, interrupted)
+    _take_signals_of_a_fresh_process()
+
+
+def _take_signals_of_a_fresh_process() -> None:
+    # A shell that starts a job in the background has it ignore SIGINT; Dagster then ignores SIGTERM
+    # too, and every process that a test starts inherits both.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
