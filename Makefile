@@ -70,7 +70,7 @@ system-deps: ## install the system packages that some tests need (asks for root)
 # --- the main job ----------------------------------------------------------------------------------
 
 finetune: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## fine-tune a real model end to end, to an audited checkpoint
-	@echo "[finetune] $(CONFIG) as run '$(RUN)': data, training, verification, evaluation, promotion (4 to 6 minutes on two cores)"
+	@echo "[finetune] $(CONFIG) as run '$(RUN)': data, training, verification, evaluation, promotion (about 4 minutes on two cores)"
 	@$(BIN)/python -m pipelines.finetune $(CONFIG) --run $(RUN)
 
 dev: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI with everything that was run
@@ -79,17 +79,17 @@ dev: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI with every
 
 # --- checks ------------------------------------------------------------------------------------------
 
-test: $(VENV)/.dev ## run every test (15 to 20 minutes on two cores)
+test: $(VENV)/.dev ## run every test (about 15 minutes on two cores)
 	@echo "[test] all tests; those whose system package is missing are skipped by name (make system-deps installs them)"
 	@$(BIN)/python -m pytest
 
-check: $(VENV)/.dev ## lint, types and import contracts (1 minute)
+check: $(VENV)/.dev $(DAGSTER_HOME)/dagster.yaml ## lint, types and import contracts (1 minute)
 	@echo "[check] ruff, mypy, import contracts, Dagster definitions"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/dg check defs >/dev/null
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/dg check defs >/dev/null
 
 wheel-test: $(VENV)/.dev ## build the wheel and run the engine's tests against it alone (2 minutes)
 	@echo "[wheel-test] the engine's quick tests against the built wheel, without this folder on the path"
