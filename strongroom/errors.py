@@ -246,6 +246,12 @@ class NothingToResumeError(TrainingError):
     exit_code = 62
 
 
+class PeerError(TrainingError):
+    """Another rank failed; that rank says why."""
+
+    exit_code = 63
+
+
 class PreemptedError(TrainingError):
     """Training was asked to stop, committed a last checkpoint and left (EX_TEMPFAIL)."""
 

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from strongroom.errors import PreemptedError, StrongroomError
+from strongroom.errors import PeerError, PreemptedError, StrongroomError
 from strongroom.names import RunKey
 from strongroom.training.failure import exit_code_of, failure_event
 from strongroom.training.parent import die_with_parent
@@ -37,7 +37,6 @@ def main(arguments: list[str]) -> int:
     )
     with reporting(given.events, is_first=rank == 0) as report:
         from strongroom.training.run import RunRequest, train
-        from strongroom.training.world import PeerError
 
         request = RunRequest(
             store_url=given.store,

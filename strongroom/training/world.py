@@ -15,13 +15,9 @@ import torch
 import torch.distributed as dist
 import torch.utils.deterministic
 
-from strongroom.errors import TrainingError
+from strongroom.errors import PeerError
 
 T = TypeVar("T")
-
-
-class PeerError(TrainingError):
-    """Another rank failed; that rank says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

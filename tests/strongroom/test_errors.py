@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import importlib
 import pickle
+import pkgutil
 
 import pytest
 
+import strongroom
 from strongroom import errors
 from strongroom.errors import ConfigError, FencedError, IntegrityError, StrongroomError
 
 
 def all_errors() -> list[type[StrongroomError]]:
+    for module in pkgutil.walk_packages(strongroom.__path__, "strongroom."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     found = [StrongroomError]
     for kind in found:
         found.extend(kind.__subclasses__())
-    return [kind for kind in found if kind.__module__.startswith("strongroom")]  # none of a test
+    return found
 
 
 def test_every_error_owns_an_exit_code() -> None:
