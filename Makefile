@@ -79,7 +79,7 @@ dev: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI with every
 
 # --- checks ------------------------------------------------------------------------------------------
 
-test: $(VENV)/.dev ## run every test (about 15 minutes on two cores)
+test: $(VENV)/.dev ## run every test (11 minutes on two cores)
 	@echo "[test] all tests; those whose system package is missing are skipped by name (make system-deps installs them)"
 	@$(BIN)/python -m pytest
 
