@@ -56,7 +56,8 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(DAGSTER_HOME)/dagster.yaml: dagster.yaml
 	@mkdir -p $(DAGSTER_HOME)
-	@cp dagster.yaml $@
+	@# A home of somebody else's keeps the settings it has.
+	@if [ "$(DAGSTER_HOME)" = "$(HOME_DIR)/dagster" ] || [ ! -e $@ ]; then cp dagster.yaml $@; fi
 
 system-deps: ## install the system packages that some tests need (asks for root)
 	@echo "[system-deps] installing git, make, Python's venv module and Chromium with its driver (1 minute)"

@@ -90,7 +90,7 @@ def test_what_the_page_of_promotion_shows_works_in_its_order(
     checkpoint = f"{RUN}/4"
     for words in (["verify", checkpoint], ["evaluate", checkpoint]):
         assert store(*words).code == 0
-    for person in ("kerem", "ada"):
+    for person in ("reviewer-2", "reviewer-3"):
         assert store("keys", "add", person).code == 0
     lines = command_lines(ROOT / "docs" / "how-to" / "promote-a-checkpoint.md")
     assert len(lines) > 6
@@ -99,5 +99,5 @@ def test_what_the_page_of_promotion_shows_works_in_its_order(
         expected = PolicyError.exit_code if "promote" in line and "production" in line else 0
         ran = store(*as_here(line))
         assert ran.code == expected, f"{line}: {ran.out}{ran.err}"
-    assert store("approve", checkpoint, "--stage", "production", "--as", "ada").code == 0
+    assert store("approve", checkpoint, "--stage", "production", "--as", "reviewer-3").code == 0
     assert store("promote", checkpoint, "--stage", "production").code == 0
