@@ -13,6 +13,8 @@ HOME_DIR := $(CURDIR)/.strongroom
 CONFIG ?= configs/smollm2-chat.yaml
 RUN ?= smollm2-chat
 PORT ?= 3000
+BENCHMARKS := save load verify delta training
+BENCH_DIR := $(HOME_DIR)/bench
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 export DAGSTER_HOME ?= $(HOME_DIR)/dagster
@@ -23,7 +25,7 @@ export HF_HUB_OFFLINE ?= 1
 export DAGSTER_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help finetune test check wheel-test docs-test dev system-deps clean format
+.PHONY: help finetune test bench check wheel-test docs-test dev system-deps clean format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,13 +62,16 @@ $(DAGSTER_HOME)/dagster.yaml: dagster.yaml
 	@if [ "$(DAGSTER_HOME)" = "$(HOME_DIR)/dagster" ] || [ ! -e $@ ]; then cp dagster.yaml $@; fi
 
 system-deps: ## install the system packages that some tests need (asks for root)
-	@echo "[system-deps] installing git, make, Python's venv module and Chromium with its driver (1 minute)"
+	@echo "[system-deps] installing git, make, Python's venv module, Chromium with its driver and a Ceph S3 gateway (3 minutes)"
+	@# Where systemd runs it would start Ceph's own services; the tests start theirs by themselves.
 	@as_root=; if [ "$$(id -u)" != 0 ]; then \
 	  command -v sudo >/dev/null || { echo "system-deps needs root: install sudo, or run it as root"; exit 1; }; \
 	  as_root=sudo; fi; \
 	$$as_root apt-get update -qq; \
+	if [ -d /run/systemd/system ] && ! command -v ceph-mon >/dev/null; then \
+	  $$as_root systemctl mask --quiet ceph.target ceph-crash.service; fi; \
 	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  git make python3-venv chromium chromium-driver >/dev/null
+	  git make python3-venv chromium chromium-driver radosgw ceph-mon ceph-osd ceph-common >/dev/null
 
 # --- the main job ----------------------------------------------------------------------------------
 
@@ -77,6 +82,21 @@ finetune: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## fine-tune a real model en
 dev: $(VENV)/.run $(DAGSTER_HOME)/dagster.yaml ## open the Dagster UI with everything that was run
 	@echo "[dev] the Dagster UI comes up at http://127.0.0.1:$(PORT) in about 20 s; Ctrl-C stops it"
 	@$(BIN)/python -m pipelines.dev --host 127.0.0.1 --port $(PORT)
+
+# --- measuring ---------------------------------------------------------------------------------------
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "[setup] installing what the benchmarks compare with (under a minute; once)"
+	@$(PIP) --group bench
+	@touch $@
+
+bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others do (an hour on two cores)
+	@echo "[bench] five benchmarks, 5 rounds of 1 GiB each: about an hour, and the machine must do nothing else"
+	@echo "[bench] BENCH='--mib 64 --rounds 1' takes 5 minutes, and shows that all works but no figure to rely on"
+	@mkdir -p $(BENCH_DIR)
+	@for name in $(BENCHMARKS); do \
+	  $(BIN)/python -m benchmarks.$$name --json $(BENCH) >$(BENCH_DIR)/$$name.json; done
+	@$(BIN)/python -m benchmarks.report $(BENCHMARKS:%=$(BENCH_DIR)/%.json)
 
 # --- checks ------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def loads(data: bytes, *, what: str) -> JsonObject:
     """
     try:
         document = json.loads(data, parse_int=_number)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise FormatError(
             f"{what}: expected a JSON object, got undecodable bytes: {error}"
         ) from error

@@ -16,10 +16,29 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
+from tests.support.buckets import (
+    ceph,
+    ceph_client,
+    ceph_proxy,
+    ceph_proxy_server,
+    ceph_url,
+)
+from tests.support.ceph import COMMANDS as CEPH_COMMANDS
 from tests.support.moto_server import moto_server, s3_url
 from tests.support.trained_store import custody, trained_store
 
-__all__ = ["custody", "moto_server", "s3_url", "trained_store"]  # fixtures for every test
+# Fixtures for every test.
+__all__ = [
+    "ceph",
+    "ceph_client",
+    "ceph_proxy",
+    "ceph_proxy_server",
+    "ceph_url",
+    "custody",
+    "moto_server",
+    "s3_url",
+    "trained_store",
+]
 
 CI = os.environ.get("CI") == "true"
 
@@ -31,11 +50,14 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("strongroom")
 
-SYSTEM_PACKAGES = {"chromium": ("chromium", "chromedriver")}
+SYSTEM_PACKAGES = {"ceph": CEPH_COMMANDS, "chromium": ("chromium", "chromedriver")}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if "ceph" in getattr(item, "fixturenames", ()):
+            item.add_marker("ceph")
         for marker, commands in SYSTEM_PACKAGES.items():
             missing = [name for name in commands if shutil.which(name) is None]
             if item.get_closest_marker(marker) and missing:

@@ -58,7 +58,9 @@ def _environment(folder: Path) -> Path:
 
 def _pytest_ini(folder: Path) -> Path:
     ini = folder / "pytest.ini"
-    ini.write_text("[pytest]\nmarkers =\n    e2e\n    chromium\ntimeout = 300\n", encoding="utf-8")
+    ini.write_text(
+        "[pytest]\nmarkers =\n    e2e\n    chromium\n    ceph\ntimeout = 300\n", encoding="utf-8"
+    )
     return ini
 
 

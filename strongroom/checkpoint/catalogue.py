@@ -136,9 +136,48 @@ def read_checkpoint(storage: Storage, name: CheckpointName) -> Committed:
     return Committed(name=name, checkpoint_id=checkpoint_id, manifest=manifest)
 
 
+def read_lender(storage: Storage, name: CheckpointName, expected_id: CheckpointId) -> Manifest:
+    """Read the manifest of a checkpoint that lends files to another of its run.
+
+    Args:
+        storage: what holds both.
+        name: the lender.
+        expected_id: its id, as the borrower recorded it.
+
+    Raises:
+        IntegrityError: the lender is gone, damaged, or another checkpoint than it was.
+        FormatError: as `read_checkpoint`.
+    """
+    try:
+        lender = read_checkpoint(storage, name)
+    except UnknownNameError as error:
+        raise IntegrityError(
+            "a checkpoint that lends files is gone",
+            file=_key(name, MANIFEST_FILE),
+            expected=str(expected_id),
+            got="no such object",
+        ) from error
+    if lender.checkpoint_id != expected_id:
+        raise IntegrityError(
+            "another checkpoint stands in the place of one that lends files",
+            file=_key(name, MANIFEST_FILE),
+            expected=str(expected_id),
+            got=str(lender.checkpoint_id),
+        )
+    return lender.manifest
+
+
 def runs(storage: Storage) -> list[RunKey]:
     """Return the keys of all runs, sorted."""
     return _known(storage, RUNS, RunKey, [])
+
+
+def first_difference(got: bytes, expected: bytes) -> int:
+    """Return the offset of the first byte that differs, or at which one of the two ends."""
+    pairs = enumerate(zip(got, expected, strict=False))
+    return next(
+        (offset for offset, (one, other) in pairs if one != other), min(len(got), len(expected))
+    )
 
 
 def _check_seal(
@@ -156,10 +195,7 @@ def _check_seal(
             expected=f"sha256:{seal[:hex_digits].decode('ascii', 'backslashreplace')}",
             got=str(checkpoint_id),
         )
-    place = next(
-        (index for index, pair in enumerate(zip(seal, expected, strict=False)) if len({*pair}) > 1),
-        min(len(seal), len(expected)),
-    )
+    place = first_difference(seal, expected)
     raise IntegrityError(
         "the seal is not of the form it was written in",
         file=seal_key,

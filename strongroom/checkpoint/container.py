@@ -16,16 +16,22 @@ import torch
 from torch import Tensor
 from torch.serialization import skip_data
 
-from strongroom.checkpoint.manifest import DTYPE_BYTES
+from strongroom.checkpoint.entries import DTYPE_BYTES
 from strongroom.errors import FormatError, InputError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """What stands before and after the raw bytes of one tensor."""
+    """What stands before and after the `raw_bytes` raw bytes of one tensor."""
 
     header: bytes
+    raw_bytes: int
     trailer: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole container."""
+        return len(self.header) + self.raw_bytes + len(self.trailer)
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ def frame(shape: tuple[int, ...], dtype: torch.dtype) -> Frame:
             f"torch {torch.__version__}: expected torch.save to leave out {num_bytes} bytes of a "
             f"{dtype} tensor of shape {shape}, got {stream.skipped}; use a tested release of torch"
         )
-    return Frame(header=bytes(stream.header), trailer=bytes(stream.trailer))
+    return Frame(header=bytes(stream.header), raw_bytes=num_bytes, trailer=bytes(stream.trailer))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

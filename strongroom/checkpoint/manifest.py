@@ -1,84 +1,41 @@
-"""The manifest: what a committed checkpoint consists of, format `strongroom.manifest/1`.
+"""The manifest: what a committed checkpoint consists of, formats `strongroom.manifest/1` and `/2`.
 
 Invariant: `manifest.json` holds the canonical JSON of exactly one `Manifest`, and the checkpoint id
 is the SHA-256 of those bytes, so `sha256sum manifest.json` prints it. Beside it stands
 `manifest.sha256` in the format of `sha256sum`, written just before: it proves a manifest whose
 ledger entry was lost to a crash. Every chunk of a manifest that was read lies inside a file it
-names; whether the chunks tile their tensors is for `tiling` to say. The format is specified in
-`docs/checkpoint-format.md`. This module never imports torch.
+names; whether the chunks tile their tensors is for `tiling` to say. Version 2 is written, both are
+read. The formats are specified in `docs/checkpoint-format.md`. This module never imports torch.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from strongroom import canonical
 from strongroom.canonical import JsonObject
+from strongroom.checkpoint.entries import (
+    FileEntry,
+    TensorEntry,
+    count,
+    file_from_json,
+    file_to_json,
+    tensor_from_json,
+    tensor_to_json,
+    text,
+)
+from strongroom.checkpoint.layout import checkpoint_folder, run_folder
+from strongroom.checkpoint.shard import SHARD_NAME
 from strongroom.errors import FormatError, InputError
 from strongroom.names import Attempt, CheckpointId, CheckpointName, Digest, RunKey, Step
 
-FORMAT = "strongroom.manifest/1"
+FORMATS = {1: "strongroom.manifest/1", 2: "strongroom.manifest/2"}
 MANIFEST_FILE = "manifest.json"
 SEAL_FILE = "manifest.sha256"
 FILE_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]+")
-
-DTYPE_BYTES: dict[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}
-"""Every dtype a tensor may have (torch's names), with the bytes of one element."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileEntry:
-    """One file of the checkpoint's directory."""
-
-    name: str
-    num_bytes: int
-    sha256: Digest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
-    """A box of one tensor: `shape` elements from index `at`, row-major.
-
-    Its raw little-endian bytes stand at `offset` of `file`, uncompressed.
-    """
-
-    at: tuple[int, ...]
-    shape: tuple[int, ...]
-    file: str
-    offset: int
-    num_bytes: int
-    sha256: Digest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorEntry:
-    """One tensor, by its global shape; its chunks tile it without gap or overlap."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+BORROWED_NAME = re.compile(rf"attempt-[0-9]{{4}}/step-[0-9]{{8}}/{SHARD_NAME.pattern}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +64,7 @@ class Inputs:
             InputError: a value is not a digest.
             TypeError: a name is missing, or unknown.
         """
-        return cls(**{name: Digest.parse(_text(text)) for name, text in document.items()})
+        return cls(**{name: Digest.parse(text(value)) for name, value in document.items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +77,9 @@ class Manifest:
         state: the non-tensor state as plain JSON: `cursor`, `scheduler`, `counters`, `optimizer`.
         metrics: numbers known at the save: `train_loss`, `probe_loss`, `pause_s`.
         exact_resume: whether resuming from here repeats an uninterrupted run bit for bit.
+        chain: 0 for a full checkpoint, which needs its own files alone; for a delta, one more than
+            that of the checkpoint it was compared with.
+        version: of the format.
     """
 
     name: CheckpointName
@@ -133,6 +93,8 @@ class Manifest:
     state: JsonObject
     metrics: dict[str, float]
     exact_resume: bool
+    chain: int = 0
+    version: int = 2
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes: what `manifest.json` holds."""
@@ -146,9 +108,9 @@ class Manifest:
             FormatError: not canonical, of an unknown format version, or of the wrong shape.
         """
         document = canonical.loads(data, what=f"{where}/{MANIFEST_FILE}")
-        if document.get("format") != FORMAT:
+        if document.get("format") not in FORMATS.values():
             raise FormatError(
-                f"{where}/{MANIFEST_FILE}: expected format {FORMAT!r}, got "
+                f"{where}/{MANIFEST_FILE}: expected format {' or '.join(FORMATS.values())}, got "
                 f"{document.get('format')!r}; use a release of strongroom that knows it"
             )
         try:
@@ -158,7 +120,10 @@ class Manifest:
                 f"{where}/{MANIFEST_FILE}: a field is missing or malformed: {error!r}"
             ) from error
         if manifest.to_bytes() != data:
-            raise FormatError(f"{where}/{MANIFEST_FILE}: holds fields that {FORMAT} does not have")
+            raise FormatError(
+                f"{where}/{MANIFEST_FILE}: holds fields that {FORMATS[manifest.version]} does not "
+                "have"
+            )
         return manifest
 
     @property
@@ -168,8 +133,37 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files the manifest names."""
-        return sum(file.num_bytes for file in self.files)
+        """Bytes of the checkpoint's own files."""
+        return sum(file.num_bytes for file in self.own_files)
+
+    @property
+    def own_files(self) -> tuple[FileEntry, ...]:
+        """The files in the checkpoint's own directory."""
+        return tuple(file for file in self.files if file.lender is None)
+
+    @property
+    def lenders(self) -> dict[CheckpointName, CheckpointId]:
+        """The checkpoints whose files this one borrows: they must be kept as long as it is."""
+        found = {}
+        for file in self.files:
+            if file.lender is not None:
+                attempt, step, _ = file.name.split("/")
+                name = CheckpointName(self.name.run, Attempt.parse(attempt), Step.parse(step))
+                found[name] = file.lender
+        return found
+
+    @property
+    def borrowed_share(self) -> float:
+        """Share of the chunks' bytes that stand in borrowed files, 0 to 1."""
+        borrowed = {file.name for file in self.files if file.lender is not None}
+        sizes = [(chunk.file, chunk.num_bytes) for entry in self.tensors for chunk in entry.chunks]
+        whole = sum(num_bytes for _, num_bytes in sizes)
+        return sum(num_bytes for file, num_bytes in sizes if file in borrowed) / max(whole, 1)
+
+    def key_of(self, file: str) -> str:
+        """Return the storage key of a file by its name in the manifest."""
+        above = run_folder(self.name.run) if "/" in file else checkpoint_folder(self.name)
+        return f"{above}/{file}"
 
     def tensor(self, name: str) -> TensorEntry:
         """Return the entry of one tensor.
@@ -189,8 +183,8 @@ def seal_bytes(checkpoint_id: CheckpointId) -> bytes:
 
 
 def _to_json(manifest: Manifest) -> JsonObject:
-    return {
-        "format": FORMAT,
+    document: JsonObject = {
+        "format": FORMATS[manifest.version],
         "run": str(manifest.name.run),
         "attempt": manifest.name.attempt.number,
         "step": manifest.name.step.number,
@@ -199,78 +193,40 @@ def _to_json(manifest: Manifest) -> JsonObject:
         "world_size": manifest.world_size,
         "parent": None if manifest.parent is None else str(manifest.parent),
         "inputs": manifest.inputs.to_json(),
-        "files": [
-            {"name": file.name, "num_bytes": file.num_bytes, "sha256": str(file.sha256)}
-            for file in manifest.files
-        ],
-        "tensors": [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "chunks": [
-                    {
-                        "at": list(chunk.at),
-                        "shape": list(chunk.shape),
-                        "file": chunk.file,
-                        "offset": chunk.offset,
-                        "num_bytes": chunk.num_bytes,
-                        "sha256": str(chunk.sha256),
-                    }
-                    for chunk in tensor.chunks
-                ],
-            }
-            for tensor in manifest.tensors
-        ],
+        "files": [file_to_json(file, manifest.version) for file in manifest.files],
+        "tensors": [tensor_to_json(tensor, manifest.version) for tensor in manifest.tensors],
         "state": manifest.state,
         "metrics": dict(manifest.metrics),
         "exact_resume": manifest.exact_resume,
     }
+    return document if manifest.version == 1 else {**document, "chain": manifest.chain}
 
 
 def _from_json(document: dict[str, Any]) -> Manifest:
+    version = next(number for number, name in FORMATS.items() if name == document["format"])
     parent = document["parent"]
+    files = tuple(file_from_json(file, version) for file in document["files"])
+    file_sizes = {file.name: file.num_bytes for file in files}
     manifest = Manifest(
         name=CheckpointName(
-            RunKey(_text(document["run"])),
-            Attempt(_count(document["attempt"])),
-            Step(_count(document["step"])),
+            RunKey(text(document["run"])),
+            Attempt(count(document["attempt"])),
+            Step(count(document["step"])),
         ),
-        save_id=_text(document["save_id"]),
-        created=_text(document["created"]),
-        world_size=_count(document["world_size"]),
-        parent=None if parent is None else CheckpointId(Digest.parse(_text(parent))),
+        save_id=text(document["save_id"]),
+        created=text(document["created"]),
+        world_size=count(document["world_size"]),
+        parent=None if parent is None else CheckpointId(Digest.parse(text(parent))),
         inputs=Inputs.from_json(document["inputs"]),
-        files=tuple(
-            FileEntry(
-                name=_text(file["name"]),
-                num_bytes=_count(file["num_bytes"]),
-                sha256=Digest.parse(_text(file["sha256"])),
-            )
-            for file in document["files"]
-        ),
+        files=files,
         tensors=tuple(
-            TensorEntry(
-                name=_text(tensor["name"]),
-                dtype=_text(tensor["dtype"]),
-                shape=tuple(_count(size) for size in tensor["shape"]),
-                chunks=tuple(
-                    Chunk(
-                        at=tuple(_count(index) for index in chunk["at"]),
-                        shape=tuple(_count(size) for size in chunk["shape"]),
-                        file=_text(chunk["file"]),
-                        offset=_count(chunk["offset"]),
-                        num_bytes=_count(chunk["num_bytes"]),
-                        sha256=Digest.parse(_text(chunk["sha256"])),
-                    )
-                    for chunk in tensor["chunks"]
-                ),
-            )
-            for tensor in document["tensors"]
+            tensor_from_json(tensor, version, file_sizes) for tensor in document["tensors"]
         ),
         state=_object(document["state"]),
         metrics=_object(document["metrics"]),
         exact_resume=document["exact_resume"],
+        chain=0 if version == 1 else count(document["chain"]),
+        version=version,
     )
     _check(manifest)
     return manifest
@@ -284,41 +240,48 @@ def _check(manifest: Manifest) -> None:
         raise ValueError("world_size: expected at least 1; exact_resume: expected true or false")
     if not all(type(value) in {int, float} for value in manifest.metrics.values()):
         raise ValueError(f"metrics: expected numbers, got {manifest.metrics!r}")
-    for file in manifest.files:
-        if not FILE_NAME.fullmatch(file.name) or file.name in {MANIFEST_FILE, SEAL_FILE}:
-            raise ValueError(f"files: {file.name!r} is not a name a checkpoint's file may have")
     _check_order("files", [file.name for file in manifest.files])
     _check_order("tensors", [tensor.name for tensor in manifest.tensors])
-    sizes = {file.name: file.num_bytes for file in manifest.files}
-    for tensor in manifest.tensors:
-        for chunk in tensor.chunks:
-            _check_chunk(tensor, chunk, sizes[chunk.file])
+    for file in manifest.files:
+        _check_file(manifest, file)
+    _check_chunks(manifest)
+    _check_lenders(manifest)
+
+
+def _check_file(manifest: Manifest, file: FileEntry) -> None:
+    pattern = FILE_NAME if file.lender is None else BORROWED_NAME
+    if not pattern.fullmatch(file.name) or file.name in {MANIFEST_FILE, SEAL_FILE}:
+        raise ValueError(f"files: {file.name!r} is not a name a checkpoint's file may have")
+    # Since version 2 the digests of its chunks cover a shard, so that no byte is hashed twice.
+    by_chunks = manifest.version > 1 and _is_shard(file.name)
+    if by_chunks != (file.sha256 is None):
+        raise ValueError(f"files: {file.name!r} has {'a' if by_chunks else 'no'} digest")
+
+
+def _check_chunks(manifest: Manifest) -> None:
+    used = {chunk.file for tensor in manifest.tensors for chunk in tensor.chunks}
+    if manifest.version > 1 and (others := sorted(name for name in used if not _is_shard(name))):
+        raise ValueError(f"tensors: expected chunks in shards, got one in {others[0]!r}")
+
+
+def _is_shard(file: str) -> bool:
+    return SHARD_NAME.fullmatch(file.rpartition("/")[-1]) is not None
+
+
+def _check_lenders(manifest: Manifest) -> None:
+    lenders = manifest.lenders
+    if manifest.name in lenders:
+        raise ValueError("files: some are borrowed from the checkpoint itself")
+    if (manifest.chain > 0) != bool(lenders):
+        raise ValueError(f"chain: got {manifest.chain}, with {len(lenders)} lenders")
+    borrowed = [file for file in manifest.files if file.lender is not None]
+    if len({(file.name.rpartition("/")[0], file.lender) for file in borrowed}) != len(lenders):
+        raise ValueError("files: a lender is given two ids")
 
 
 def _check_order(what: str, names: list[str]) -> None:
     if names != sorted(set(names)):
         raise ValueError(f"{what}: expected unique names in order, got {names!r}")
-
-
-def _check_chunk(tensor: TensorEntry, chunk: Chunk, file_bytes: int) -> None:
-    if not len(chunk.at) == len(chunk.shape) == len(tensor.shape):
-        raise ValueError(f"{tensor.name}: a chunk has other dimensions than the tensor")
-    if chunk.num_bytes != math.prod(chunk.shape) * DTYPE_BYTES[tensor.dtype]:
-        raise ValueError(f"{tensor.name}: a chunk's num_bytes do not fit its shape")
-    if chunk.offset + chunk.num_bytes > file_bytes:
-        raise ValueError(f"{tensor.name}: a chunk ends after the end of {chunk.file}")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, got {value!r}")
-    return value
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError(f"expected an integer of 0 or more, got {value!r}")
-    return value
 
 
 def _object(value: object) -> JsonObject:

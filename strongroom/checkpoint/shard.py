@@ -1,47 +1,37 @@
 """The first line of a shard file: which save of which checkpoint it belongs to.
 
-A shard is `__<rank>_0.distcp`: this line, padded to `ALIGNMENT`, then one container a chunk, each
-at a multiple of `ALIGNMENT`. Stock readers of `torch.distributed.checkpoint` go by `.metadata`
-straight to the containers and never see the line. This module never imports torch.
+A shard is `__<rank>_<n>.distcp`: this line, padded to `ALIGNMENT`, then one container a chunk, in
+version 2 of the manifest without a gap. Stock readers of `torch.distributed.checkpoint` go by
+`.metadata` straight to the containers and never see the line. This module never imports torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strongroom import canonical
 from strongroom.errors import FormatError, InputError
 from strongroom.names import Attempt, CheckpointName, RunKey, Step
-from strongroom.storage.base import Storage
 
 FORMAT = "strongroom.shard/1"
 ALIGNMENT = 64
-"""Bytes; what torch.save aligns a storage to, so that raw bytes are aligned in the file too."""
+"""Bytes; the header takes a multiple of it."""
 HEADER_MAX_BYTES = 512
-READ_BYTES = 8 * 2**20
-"""Bytes asked of the storage at a time, whatever the size of what is read."""
 METADATA_FILE = ".metadata"
 """The index of stock readers, a pickle: written and hashed, never opened here."""
-SHARD_NAME = re.compile(r"__(\d+)_0\.distcp")
+SHARD_NAME = re.compile(r"__(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})\.distcp")
+"""Groups: the rank, and the number among the rank's shards, from 0."""
 
 
-def shard_name(rank: int) -> str:
-    """`__<rank>_0.distcp`, the name stock writers use."""
-    return f"__{rank}_0.distcp"
+def shard_name(rank: int, index: int = 0) -> str:
+    """`__<rank>_<index>.distcp`, the name stock writers use."""
+    return f"__{rank}_{index}.distcp"
 
 
 def padding(position: int) -> bytes:
     """Return the zero bytes that lead from `position` to the next multiple of `ALIGNMENT`."""
     return bytes(-position % ALIGNMENT)
-
-
-def read_parts(storage: Storage, key: str, *, offset: int, num_bytes: int) -> Iterator[bytes]:
-    """Yield `num_bytes` bytes of an object from `offset`, at most `READ_BYTES` at a time."""
-    end = offset + num_bytes
-    for start in range(offset, end, READ_BYTES):
-        yield storage.read(key, offset=start, num_bytes=min(READ_BYTES, end - start))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

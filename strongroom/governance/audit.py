@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import strongroom
 from strongroom import canonical
-from strongroom.checkpoint.manifest import Inputs, Manifest, TensorEntry
+from strongroom.checkpoint.entries import TensorEntry
+from strongroom.checkpoint.manifest import Inputs, Manifest
 from strongroom.checkpoint.run_record import RunRecord
 from strongroom.errors import FormatError, StrongroomError, UnknownNameError
 from strongroom.governance.approval import recorded_reviews

@@ -95,6 +95,7 @@ def told(event: Event) -> str:
         EventKind.CHECKPOINT_APPROVED: "Approved for {stage}.",
         EventKind.CHECKPOINT_REJECTED: "Rejected for {stage}.",
         EventKind.CHECKPOINT_PROMOTED: "Promoted to {stage}.",
+        EventKind.CHECKPOINT_EXPORTED: "A copy left the store, {num_bytes:,} bytes, as {format}.",
         EventKind.PROMOTION_REFUSED: "Promotion to {stage} was refused.",
     }
     return words.get(event.kind, str(event.kind)).format(**facts)

@@ -26,6 +26,7 @@ class EventKind(StrEnum):
     CHECKPOINT_APPROVED = "checkpoint.approved"
     CHECKPOINT_REJECTED = "checkpoint.rejected"
     CHECKPOINT_PROMOTED = "checkpoint.promoted"
+    CHECKPOINT_EXPORTED = "checkpoint.exported"
     PROMOTION_REFUSED = "promotion.refused"
 
 
@@ -44,6 +45,7 @@ class Event:
             checkpoint.evaluated: passed, attestation
             checkpoint.approved / rejected: stage, policy, attestation, expires
             checkpoint.promoted: stage, policy, attestation, replaces (checkpoint id or null)
+            checkpoint.exported: format, exported (id of the copy), num_bytes
             promotion.refused: stage, policy, reasons
     """
 

@@ -144,6 +144,15 @@ class PromotedFact(CheckpointFact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExportedFact(CheckpointFact):
+    """A copy left the store; `exported` is the copy's own checkpoint id."""
+
+    format: str
+    exported: CheckpointId
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedFact(CheckpointFact):
     """A promotion was asked for and refused by policy."""
 
@@ -333,6 +342,15 @@ def _promoted(said: _Said) -> Fact:
     )
 
 
+def _exported(said: _Said) -> Fact:
+    return ExportedFact(
+        **said.about(),
+        format=said.text("format"),
+        exported=CheckpointId(said.digest("exported")),
+        num_bytes=said.number("num_bytes"),
+    )
+
+
 def _refused(said: _Said) -> Fact:
     return RefusedFact(
         **said.about(),
@@ -353,5 +371,6 @@ _READERS: Final[dict[EventKind, Callable[[_Said], Fact]]] = {
     EventKind.CHECKPOINT_APPROVED: _approved,
     EventKind.CHECKPOINT_REJECTED: _rejected,
     EventKind.CHECKPOINT_PROMOTED: _promoted,
+    EventKind.CHECKPOINT_EXPORTED: _exported,
     EventKind.PROMOTION_REFUSED: _refused,
 }

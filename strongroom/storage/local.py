@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -27,7 +27,15 @@ from strongroom.errors import (
     ObjectMissingError,
     StorageError,
 )
-from strongroom.storage.base import UNFINISHED, ObjectInfo, ObjectWriter, check_key
+from strongroom.storage.base import (
+    UNFINISHED,
+    ObjectInfo,
+    ObjectWriter,
+    Part,
+    PartWriter,
+    check_key,
+    views,
+)
 from strongroom.storage.os_errors import os_errors_named
 
 logger = logging.getLogger(__name__)
@@ -63,6 +71,15 @@ class LocalStorage:
         """Open a writer for a new object; see `Storage.create_stream`."""
         return _Writer(self.root, check_key(key), place=os.link)
 
+    @property
+    def part_min_bytes(self) -> int:
+        """One: a part may be of any size."""
+        return 1
+
+    def create_parts(self, key: str, *, num_bytes: int) -> PartWriter:
+        """Open a writer for a new object of known size; see `Storage.create_parts`."""
+        return _Writer(self.root, check_key(key), place=os.link, num_bytes=num_bytes)
+
     def replace(self, key: str, data: bytes) -> None:
         """Store `data` at `key`, whole, whether or not it exists; see `Storage.replace`."""
         with _Writer(self.root, check_key(key), place=os.replace) as writer:
@@ -88,6 +105,29 @@ class LocalStorage:
                 got=f"{len(data)} of an object of {size} bytes",
             )
         return data
+
+    def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill `buffers` with bytes of an object; see `Storage.read_into`."""
+        path = self.root / check_key(key)
+        done, wanted = 0, sum(buffer.nbytes for buffer in buffers)
+        with os_errors_named("read", path):
+            try:
+                with FileIO(path) as file:
+                    while left := views(buffers, start=done):
+                        num_bytes = os.preadv(file.fileno(), left, offset + done)
+                        if num_bytes == 0:
+                            break
+                        done += num_bytes
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise ObjectMissingError(f"{path}: the storage holds no such object") from None
+        if done < wanted:
+            raise IntegrityError(
+                "object is too short",
+                file=str(path),
+                offset=offset,
+                expected=f"{wanted} bytes",
+                got=f"{done}",
+            )
 
     def stat(self, key: str) -> ObjectInfo | None:
         """Return key and size, or None; see `Storage.stat`."""
@@ -128,6 +168,17 @@ class LocalStorage:
                 parent.rmdir()
             except OSError:  # not empty, or gone: others own it now
                 break
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects one by one; see `Storage.delete_many`."""
+        faults = []
+        for key in keys:
+            try:
+                self.delete(key)
+            except StorageError as error:
+                faults.append(str(error))
+        if faults:
+            raise StorageError("; ".join(faults))
 
     def discard_unfinished(self, *, older_than_s: float) -> list[str]:
         """Remove what killed writers left under `.tmp/`; return the names removed.
@@ -177,7 +228,16 @@ class LocalStorage:
 class _Writer:
     """One new file: written aside, put in its place whole by `place` (link or replace)."""
 
-    def __init__(self, root: Path, key: str, *, place: Callable[[Path, Path], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        *,
+        place: Callable[[Path, Path], None],
+        num_bytes: int | None = None,
+    ) -> None:
+        self._num_bytes = num_bytes
+        self._spans: list[tuple[int, int]] = []
         self._target = root / key
         self._temp = root / UNFINISHED / uuid4().hex
         self._place = place
@@ -191,6 +251,13 @@ class _Writer:
         with os_errors_named("write", self._target):
             while view:
                 view = view[self._file.write(view) :]
+
+    def put(self, part: Part) -> None:
+        done = 0
+        with os_errors_named("write", self._target):
+            while left := views(part.buffers, start=done):
+                done += os.pwritev(self._file.fileno(), left, part.offset + done)
+        self._spans.append((part.offset, part.offset + done))
 
     def __enter__(self) -> Self:
         with os_errors_named("write", self._temp):
@@ -217,6 +284,7 @@ class _Writer:
 
     def _commit(self) -> None:
         with os_errors_named("write", self._target):
+            self._check_whole()
             os.fsync(self._file.fileno())
             try:
                 self._put_in_place()
@@ -224,6 +292,18 @@ class _Writer:
                 raise _conflict(self._target) from None
             with suppress(FileNotFoundError):  # deleted already, by somebody who saw it
                 _sync_folder(self._target.parent)
+
+    def _check_whole(self) -> None:
+        """Refuse an object with a part left out: a file would read as zeros there."""
+        if self._num_bytes is None:
+            return
+        spans = sorted(self._spans)
+        ends = [0, *(end for _, end in spans)]
+        if [start for start, _ in spans] != ends[:-1] or ends[-1] != self._num_bytes:
+            raise StorageError(
+                f"{self._target}: expected parts of {self._num_bytes} bytes in all, one after "
+                f"another, got {spans}; nothing was stored"
+            )
 
     def _put_in_place(self) -> None:
         for _ in range(_PLACE_TRIES):

@@ -17,7 +17,7 @@ A crash is a kill: every later call through the same handle raises `SimulatedCra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -34,7 +34,8 @@ from strongroom.errors import (
     StorageError,
     StorageFullError,
 )
-from strongroom.storage.base import ObjectInfo, ObjectWriter, check_key
+from strongroom.names import Digest
+from strongroom.storage.base import ObjectInfo, ObjectWriter, Part, PartWriter, check_key
 
 
 class SimulatedCrash(BaseException):
@@ -66,12 +67,13 @@ class Faults:
 class MemoryStorage:
     """Objects in a dict, for tests and simulations; one handle is one process."""
 
-    def __init__(self, *, faults: Faults | None = None) -> None:
+    def __init__(self, *, faults: Faults | None = None, part_min_bytes: int = 1) -> None:
         self._process = _Process(_Disk(), faults or Faults())
+        self._part_min_bytes = part_min_bytes
 
     def reopen(self, *, faults: Faults | None = None) -> MemoryStorage:
         """Return another handle, of a process that lives, over the same bytes."""
-        other = MemoryStorage()
+        other = MemoryStorage(part_min_bytes=self._part_min_bytes)
         other._process = _Process(self._process.disk, faults or Faults())
         return other
 
@@ -95,6 +97,17 @@ class MemoryStorage:
     def create_stream(self, key: str) -> ObjectWriter:
         """Open a writer for a new object; see `Storage.create_stream`."""
         return _Writer(self._process, check_key(key))
+
+    @property
+    def part_min_bytes(self) -> int:
+        """Least bytes of a part that is not the last, as given: S3 has one."""
+        return self._part_min_bytes
+
+    def create_parts(self, key: str, *, num_bytes: int) -> PartWriter:
+        """Open a writer for a new object of known size; see `Storage.create_parts`."""
+        return _PartWriter(
+            self._process, check_key(key), num_bytes=num_bytes, part_min_bytes=self._part_min_bytes
+        )
 
     def replace(self, key: str, data: bytes) -> None:
         """Store `data` at `key` whether or not it exists; see `Storage.replace`."""
@@ -121,6 +134,14 @@ class MemoryStorage:
                 got=f"{len(data)} of an object of {len(whole)} bytes",
             )
         return data
+
+    def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill `buffers` with bytes of an object; see `Storage.read_into`."""
+        data = self.read(key, offset=offset, num_bytes=sum(buffer.nbytes for buffer in buffers))
+        start = 0
+        for buffer in buffers:
+            buffer.cast("B")[:] = data[start : start + buffer.nbytes]
+            start += buffer.nbytes
 
     def stat(self, key: str) -> ObjectInfo | None:
         """Return key and size, or None; see `Storage.stat`."""
@@ -151,6 +172,11 @@ class MemoryStorage:
         with self._process.mutation("delete", key) as disk:
             disk.objects.pop(key, None)
 
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects one by one; see `Storage.delete_many`."""
+        for key in keys:
+            self.delete(key)
+
     def discard_unfinished(self, *, older_than_s: float) -> list[str]:
         """Discard every stream that was not committed; return their ids.
 
@@ -164,21 +190,13 @@ class MemoryStorage:
         return discarded
 
 
-class _Writer:
-    """One new object, in parts that nobody sees before the commit."""
+class _Unfinished:
+    """One new object that nobody sees before the commit."""
 
     def __init__(self, process: _Process, key: str) -> None:
         self._process = process
         self._key = key
         self._stream_id = f"{key}#{uuid4().hex}"
-        self._data = bytearray()
-
-    def write(self, data: bytes | memoryview) -> None:
-        with self._process.mutation("write", self._key) as disk:
-            disk.check_unfinished(self._stream_id)
-            self._process.check_space(memoryview(data).nbytes)
-            self._data += data
-            disk.unfinished[self._stream_id] = len(self._data)
 
     def __enter__(self) -> Self:
         with self._process.access() as disk:
@@ -198,11 +216,75 @@ class _Writer:
                 with self._process.mutation("commit", self._key) as disk:
                     disk.check_unfinished(self._stream_id)
                     disk.check_new(self._key)
+                    data = self._whole()
                     del unfinished[self._stream_id]
-                    disk.objects[self._key] = bytes(self._data)
+                    disk.objects[self._key] = data
         finally:
             if not self._process.dead:  # a dead process aborts nothing
                 unfinished.pop(self._stream_id, None)
+
+    @contextmanager
+    def _growing(self, num_bytes: int) -> Iterator[None]:
+        """Count `num_bytes` more as stored, if the script lets the write pass."""
+        with self._process.mutation("write", self._key) as disk:
+            disk.check_unfinished(self._stream_id)
+            self._process.check_space(num_bytes)
+            yield
+            disk.unfinished[self._stream_id] += num_bytes
+
+    def _whole(self) -> bytes:
+        raise NotImplementedError
+
+
+class _Writer(_Unfinished):
+    """Written from its beginning to its end."""
+
+    def __init__(self, process: _Process, key: str) -> None:
+        super().__init__(process, key)
+        self._data = bytearray()
+
+    def write(self, data: bytes | memoryview) -> None:
+        with self._growing(memoryview(data).nbytes):
+            self._data += data
+
+    def _whole(self) -> bytes:
+        return bytes(self._data)
+
+
+class _PartWriter(_Unfinished):
+    """Written in parts, in any order; as strict about them as S3."""
+
+    def __init__(self, process: _Process, key: str, *, num_bytes: int, part_min_bytes: int) -> None:
+        super().__init__(process, key)
+        self._num_bytes = num_bytes
+        self._part_min_bytes = part_min_bytes
+        self._parts: dict[int, tuple[int, bytes]] = {}
+
+    def put(self, part: Part) -> None:
+        data = b"".join(part.buffers)
+        if part.sha256 not in {None, Digest.of(data)}:
+            raise StorageError(
+                f"{self._key}: part {part.number}: its digest is not that of its bytes"
+            )
+        with self._growing(len(data)):
+            self._parts[part.number] = part.offset, data
+
+    def _whole(self) -> bytes:
+        whole = bytearray()
+        for number, (offset, data) in sorted(self._parts.items()):
+            is_last = number == len(self._parts)
+            if offset != len(whole) or (len(data) < self._part_min_bytes and not is_last):
+                raise StorageError(
+                    f"{self._key}: part {number}: expected offset {len(whole)} and at least "
+                    f"{self._part_min_bytes} bytes, got offset {offset} and {len(data)} bytes"
+                )
+            whole += data
+        if len(whole) != self._num_bytes or sorted(self._parts)[-1:] != [len(self._parts)]:
+            raise StorageError(
+                f"{self._key}: expected parts from 1 of {self._num_bytes} bytes in all, got "
+                f"{sorted(self._parts)} of {len(whole)} bytes"
+            )
+        return bytes(whole)
 
 
 @dataclass(slots=True)

@@ -6,23 +6,34 @@ Invariants:
    looked up just before, too. `create_store` refuses endpoints that ignore it altogether.
 2. A stream that fails aborts its upload; what a killed process leaves, `discard_unfinished` aborts.
    Neither was ever visible.
-3. What S3 calls ETag or checksum is never taken for the SHA-256 of an object: for a multipart
+3. The signature of every request covers the SHA-256 of its body, over TLS too: the server refuses
+   bytes that are not those that were hashed.
+4. What S3 calls ETag or checksum is never taken for the SHA-256 of an object: for a multipart
    upload it is a digest of digests.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
-from uuid import uuid4
+from itertools import islice
 
-from strongroom.errors import ConflictError, IntegrityError, ObjectMissingError, StorageError
-from strongroom.storage.base import ObjectInfo, ObjectWriter, check_key
-from strongroom.storage.s3_bucket import Bucket
-from strongroom.storage.s3_settings import S3Settings
+from strongroom.canonical import JsonObject
+from strongroom.errors import (
+    IntegrityError,
+    ObjectMissingError,
+    StorageDeniedError,
+    StorageError,
+)
+from strongroom.storage.base import ObjectInfo, ObjectWriter, PartWriter, check_key
+from strongroom.storage.s3_body import Body
+from strongroom.storage.s3_bucket import DELETE_MAX, Bucket
+from strongroom.storage.s3_errors import knows_not
+from strongroom.storage.s3_probe import probe
+from strongroom.storage.s3_settings import MIN_PART_BYTES, S3Settings
+from strongroom.storage.s3_upload import abort_upload
+from strongroom.storage.s3_writers import PartsWriter, StreamWriter
 
 __all__ = ["S3Settings", "S3Storage"]
 
@@ -39,6 +50,7 @@ class S3Storage:
     def __init__(self, settings: S3Settings) -> None:
         self.settings = settings
         self._bucket = Bucket(settings)
+        self._deletes_many = True
 
     @property
     def url(self) -> str:
@@ -47,34 +59,38 @@ class S3Storage:
 
     def create(self, key: str, data: bytes) -> None:
         """Store `data` at a new key by one conditional PUT; see `Storage.create`."""
-        self._bucket.put_new(check_key(key), data)
+        self._bucket.put_new(check_key(key), Body([memoryview(data)]))
 
     def create_stream(self, key: str) -> ObjectWriter:
         """Open a writer that uploads part by part; see `Storage.create_stream`."""
-        return _Writer(self._bucket, check_key(key))
+        return StreamWriter(self._bucket, check_key(key))
+
+    @property
+    def part_min_bytes(self) -> int:
+        """5 MiB: S3's own least size of a part that others follow."""
+        return MIN_PART_BYTES
+
+    def create_parts(self, key: str, *, num_bytes: int) -> PartWriter:
+        """Open a writer that uploads parts as they lie in memory; see `Storage.create_parts`."""
+        return PartsWriter(self._bucket, check_key(key), num_bytes=num_bytes)
 
     def replace(self, key: str, data: bytes) -> None:
         """Store `data` at `key` whether or not it exists; see `Storage.replace`."""
-        self._bucket.put(check_key(key), data)
+        self._bucket.put(check_key(key), Body([memoryview(data)]))
 
     def read(self, key: str, *, offset: int = 0, num_bytes: int | None = None) -> bytes:
         """Return bytes of an object; see `Storage.read`."""
         data = self._bucket.get(check_key(key), offset, num_bytes) if num_bytes != 0 else None
         if data is None or (num_bytes is not None and len(data) < num_bytes):
-            size = self._bucket.size(key)
-            if size is None:
-                raise ObjectMissingError(
-                    f"{self._bucket.where(key)}: the storage holds no such object"
-                )
-            if offset > size or len(data or b"") < (num_bytes or 0):
-                raise IntegrityError(
-                    "object is too short",
-                    file=self._bucket.where(key),
-                    offset=offset,
-                    expected="more bytes" if num_bytes is None else f"{num_bytes} bytes",
-                    got=f"{len(data or b'')} of an object of {size} bytes",
-                )
+            self._check_span(key, offset, num_bytes, got=len(data or b""))
         return data or b""
+
+    def read_into(self, key: str, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fill `buffers` from the connection, uncopied; see `Storage.read_into`."""
+        wanted = sum(buffer.nbytes for buffer in buffers)
+        got = self._bucket.fill(check_key(key), offset, buffers) if wanted else 0
+        if got < wanted or wanted == 0:
+            self._check_span(key, offset, wanted, got=got)
 
     def stat(self, key: str) -> ObjectInfo | None:
         """Return key and size, or None; see `Storage.stat`."""
@@ -103,6 +119,17 @@ class S3Storage:
         """Delete one object, by itself: not every store can delete many; see `Storage.delete`."""
         self._bucket.delete(check_key(key))
 
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete objects, a thousand a request where the store can; see `Storage.delete_many`."""
+        left = iter(keys)
+        faults: list[StorageError] = []
+        while batch := [check_key(key) for key in islice(left, DELETE_MAX)]:
+            faults += self._delete_batch(batch)
+        if faults:
+            denied = all(isinstance(fault, StorageDeniedError) for fault in faults)
+            kind = StorageDeniedError if denied else StorageError
+            raise kind("; ".join(str(fault) for fault in faults))
+
     def discard_unfinished(self, *, older_than_s: float) -> list[str]:
         """Abort the multipart uploads that killed writers left; return their keys.
 
@@ -111,95 +138,55 @@ class S3Storage:
         """
         newest = datetime.now(UTC) - timedelta(seconds=older_than_s)
         discarded = []
-        for upload in self._bucket.uploads():
+        for upload in list(self._bucket.uploads()):
             if upload["Initiated"] <= newest:
                 key = self._bucket.relative(upload["Key"])
-                self._bucket.abort_upload(key, upload["UploadId"])
+                abort_upload(self._bucket, key, upload["UploadId"])
                 discarded.append(key)
         if discarded:
             logger.info("unfinished uploads aborted url=%s num=%d", self.url, len(discarded))
         return discarded
 
+    def capabilities(self) -> JsonObject:
+        """Try out what this store can do, and leave nothing behind; see `s3_probe`."""
+        return probe(self._bucket)
 
-class _Writer:
-    """One new object: one PUT while it fits in one part, else a multipart upload."""
+    def _delete_batch(self, keys: list[str]) -> list[StorageError]:
+        """Delete what can be deleted; return why the rest could not."""
+        if self._deletes_many:
+            try:
+                stayed = self._bucket.delete_many(keys)
+            except StorageError as error:
+                if not knows_not(error):
+                    raise
+                self._deletes_many = False
+                logger.info("bulk delete is not to be had url=%s cause=%s", self.url, error)
+            else:
+                # What was merely busy is asked for again, alone.
+                busy = [key for key, fault in stayed.items() if fault.retryable]
+                faults = [fault for fault in stayed.values() if not fault.retryable]
+                return faults + self._delete_each(busy)
+        return self._delete_each(keys)
 
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket = bucket
-        self._key = key
-        self._token = uuid4().hex
-        self._part = bytearray()
-        self._upload_id: str | None = None
-        self._etags: list[str] = []
+    def _delete_each(self, keys: list[str]) -> list[StorageError]:
+        faults = []
+        for key in keys:
+            try:
+                self._bucket.delete(key)
+            except StorageError as error:
+                faults.append(error)
+        return faults
 
-    def write(self, data: bytes | memoryview) -> None:
-        view = memoryview(data)
-        if view.nbytes == 0:
-            return
-        view = view.cast("B")
-        part_bytes = self._bucket.settings.part_bytes
-        while view:
-            # A full part waits for what follows, so that the last one is never empty.
-            if len(self._part) == part_bytes:
-                self._send_part()
-            room = part_bytes - len(self._part)
-            self._part += view[:room]
-            view = view[room:]
-
-    def __enter__(self) -> Self:
-        self._check_absent()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._abort()
-            return
-        try:
-            self._commit()
-        except BaseException:
-            self._abort()
-            raise
-
-    def _commit(self) -> None:
-        if self._upload_id is None:
-            self._bucket.put_new(self._key, bytes(self._part))
-            return
-        upload_id = self._send_part()
-        self._check_absent()
-        self._bucket.complete_upload(self._key, upload_id, self._etags, self._token)
-
-    def _send_part(self) -> str:
-        if self._upload_id is None:
-            self._upload_id = self._bucket.begin_upload(self._key, self._token)
-        number = len(self._etags) + 1
-        etag = self._bucket.send_part(self._key, self._upload_id, number, bytes(self._part))
-        self._etags.append(etag)
-        self._part.clear()
-        return self._upload_id
-
-    def _check_absent(self) -> None:
-        if self._bucket.size(self._key) is not None:
-            raise ConflictError(
-                f"{self._bucket.where(self._key)}: expected no object of this key; one exists and "
-                "was left as it was"
-            )
-
-    def _abort(self) -> None:
-        if self._upload_id is None:
-            return
-        try:
-            self._bucket.abort_upload(self._key, self._upload_id)
-        except StorageError as error:
-            # What led here is on its way up; this only leaves parts that nobody sees.
-            logger.warning(
-                "unfinished upload left behind; discard_unfinished aborts it where=%s "
-                "upload_id=%s cause=%s",
-                self._bucket.where(self._key),
-                self._upload_id,
-                error,
+    def _check_span(self, key: str, offset: int, num_bytes: int | None, *, got: int) -> None:
+        """Refuse a span that does not stand in the object; it may be empty at the end."""
+        size = self._bucket.size(key)
+        if size is None:
+            raise ObjectMissingError(f"{self._bucket.where(key)}: the storage holds no such object")
+        if offset > size or got < (num_bytes or 0):
+            raise IntegrityError(
+                "object is too short",
+                file=self._bucket.where(key),
+                offset=offset,
+                expected="more bytes" if num_bytes is None else f"{num_bytes} bytes",
+                got=f"{got} of an object of {size} bytes",
             )

@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from strongroom.errors import InputError
 from strongroom.storage.base import check_key
 
 Checksums = Literal["when_supported", "when_required"]
+Encryption = Literal["AES256", "aws:kms"]
+LockMode = Literal["GOVERNANCE", "COMPLIANCE"]
 
 MIB = 1 << 20
-_MIN_PART_BYTES = 5 * MIB  # S3's own least size of a part that is not the last
-_MAX_PART_BYTES = 5120 * MIB  # S3's own greatest size of a part
+MIN_PART_BYTES = 5 * MIB  # S3's own least size of a part that is not the last
+MAX_PART_BYTES = 5120 * MIB  # S3's own greatest size of a part
+_ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
+_LOCK_DAYS_MAX = 36_500  # S3's own longest retention
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +36,20 @@ class S3Settings:
         endpoint_url: None for Amazon; `http://127.0.0.1:5000` and the like for others.
         region: None leaves it to boto3's configuration.
         path_style: bucket in the path instead of the host name; most others than Amazon need it.
-        checksums: whether boto3 adds CRC trailers to every upload. `when_required` works with
-            every store known to us, and the SHA-256 of the signature still covers each body;
-            `when_supported` makes Amazon store a checksum of its own beside the object.
-        part_bytes: size of the parts of a stream; each stream holds one part in memory.
+        checksums: `when_supported` gives the server a CRC-32 of every body, which Amazon checks and
+            keeps beside the object. `when_required` works with every store known to us. Either way
+            the SHA-256 of the signature covers each body.
+        part_bytes: size of the parts of a stream; each stream holds one part in memory. They grow
+            with what was sent, so that 10,000 of them are enough.
         connect_timeout_s: seconds to wait for a connection.
-        read_timeout_s: seconds to wait for an answer to go on.
+        read_timeout_s: seconds to wait for the next bytes to leave or to come.
+        storage_class: of objects written in parts or as streams (`STANDARD_IA`); None leaves it to
+            the bucket. Archives are refused: what is written is read soon, to be verified.
+        encryption: at rest, of every object; None leaves it to the bucket.
+        kms_key_id: key of `aws:kms`; None means the account's own.
+        lock_mode: keeps objects written in parts or as streams from being deleted; the bucket must
+            have been made with object lock.
+        lock_days: for how long, in days from the end of the writing.
     """
 
     bucket: str
@@ -48,7 +60,12 @@ class S3Settings:
     checksums: Checksums = "when_required"
     part_bytes: int = 16 * MIB
     connect_timeout_s: float = 5.0
-    read_timeout_s: float = 30.0
+    read_timeout_s: float = 10.0
+    storage_class: str | None = None
+    encryption: Encryption | None = None
+    kms_key_id: str | None = None
+    lock_mode: LockMode | None = None
+    lock_days: int | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}", self.bucket):
@@ -66,13 +83,40 @@ class S3Settings:
             raise InputError(
                 f"S3 checksums {self.checksums!r}: expected when_supported or when_required"
             )
-        if not _MIN_PART_BYTES <= self.part_bytes <= _MAX_PART_BYTES:
+        if not MIN_PART_BYTES <= self.part_bytes <= MAX_PART_BYTES:
             raise InputError(
-                f"S3 part_bytes {self.part_bytes}: expected {_MIN_PART_BYTES} to {_MAX_PART_BYTES}"
+                f"S3 part_bytes {self.part_bytes}: expected {MIN_PART_BYTES} to {MAX_PART_BYTES}"
             )
         for name in ("connect_timeout_s", "read_timeout_s"):
             if not 0 < getattr(self, name) <= 3600:  # noqa: PLR2004 -- an hour, for NaN and typing errors
                 raise InputError(f"S3 {name} {getattr(self, name)}: expected above 0 to 3600 s")
+        self._check_new_objects()
+
+    def _check_new_objects(self) -> None:
+        """Refuse what cannot be asked for new objects."""
+        if self.storage_class is not None and (
+            self.storage_class in _ARCHIVES
+            or not re.fullmatch(r"[A-Z0-9][A-Z0-9_-]{0,63}", self.storage_class)
+        ):
+            raise InputError(
+                f"S3 storage_class {self.storage_class!r}: expected a class that can be read at "
+                "once, such as STANDARD_IA; tiering archives later what is verified"
+            )
+        if self.encryption not in {None, "AES256", "aws:kms"}:
+            raise InputError(f"S3 encryption {self.encryption!r}: expected AES256 or aws:kms")
+        if self.kms_key_id is not None and (
+            self.encryption != "aws:kms" or not re.fullmatch(r"[\w:/-]+", self.kms_key_id, re.ASCII)
+        ):
+            raise InputError(
+                f"S3 kms_key_id {self.kms_key_id!r}: expected the id, alias or ARN of a key, "
+                "together with encryption=aws:kms"
+            )
+        if self.lock_mode not in {None, "GOVERNANCE", "COMPLIANCE"}:
+            raise InputError(f"S3 lock_mode {self.lock_mode!r}: expected GOVERNANCE or COMPLIANCE")
+        if (self.lock_mode is None) != (self.lock_days is None):
+            raise InputError("S3 lock_mode and lock_days: expected both of them or neither")
+        if self.lock_days is not None and not 1 <= self.lock_days <= _LOCK_DAYS_MAX:
+            raise InputError(f"S3 lock_days {self.lock_days}: expected 1 to {_LOCK_DAYS_MAX}")
 
     def to_url(self) -> str:
         """Return the URL that opens the same place in any process: defaults are left out."""
@@ -120,18 +164,19 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text]
 
 
-def _checksums(text: str) -> Checksums:
-    return cast("Checksums", text)  # checked with the others, in __post_init__
-
-
 _PARAMETERS: dict[str, Callable[[str], Any]] = {
     "endpoint_url": str,
     "region": str,
     "path_style": _boolean,
-    "checksums": _checksums,
+    "checksums": str,
     "part_bytes": int,
     "connect_timeout_s": float,
     "read_timeout_s": float,
+    "storage_class": str,
+    "encryption": str,
+    "kms_key_id": str,
+    "lock_mode": str,
+    "lock_days": int,
 }
 """Every parameter of the URL, and how its value is read."""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
@@ -39,11 +40,27 @@ class Store:
     Attributes:
         store_id: 32 hex digits, made once with the store.
         url: opens the same store in any process.
+        capabilities: what its storage can do, as found when it was made; empty in a store made
+            before they were asked.
     """
 
     storage: Storage
     store_id: str
     url: str
+    capabilities: JsonObject = field(default_factory=dict)
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A storage that can find out what it is able to do."""
+
+    def capabilities(self) -> JsonObject:
+        """Try it out, and leave nothing behind.
+
+        Raises:
+            StorageError: it cannot hold a store.
+        """
+        ...
 
 
 def open_storage(url: str) -> Storage:
@@ -111,22 +128,51 @@ def read_store(storage: Storage) -> Store:
             "or start a run with it: `strongroom train` makes a new store"
         ) from error
     document = canonical.loads(data, what=f"{storage.url}/{STORE_FILE}")
-    if document.get("format") != FORMAT or not isinstance(document.get("store_id"), str):
+    capabilities = document.get("capabilities", {})
+    if (
+        document.get("format") != FORMAT
+        or not isinstance(document.get("store_id"), str)
+        or not isinstance(capabilities, dict)
+    ):
         raise FormatError(
             f"{storage.url}/{STORE_FILE}: expected format {FORMAT!r} with a store_id, got "
             f"{document.get('format')!r}; use a release of strongroom that knows it"
         )
-    return Store(storage=storage, store_id=document["store_id"], url=storage.url)
+    return Store(
+        storage=storage,
+        store_id=document["store_id"],
+        url=storage.url,
+        capabilities=capabilities,
+    )
 
 
 def make_store(storage: Storage) -> Store:
     """Make a store in `storage`; see `create_store`."""
-    document: JsonObject = {"format": FORMAT, "store_id": uuid4().hex, "created": now_utc()}
+    if storage.stat(STORE_FILE) is not None:  # nothing need be tried out
+        raise ConflictError(
+            f"{storage.url}: expected no {STORE_FILE}; there is a store here already; open it"
+        )
+    capabilities = storage.capabilities() if isinstance(storage, Probing) else {}
+    capabilities["conditional_create"] = True  # as is tried next
+    document: JsonObject = {
+        "format": FORMAT,
+        "store_id": uuid4().hex,
+        "created": now_utc(),
+        "capabilities": capabilities,
+    }
     data = canonical.dumps(document)
     storage.create(STORE_FILE, data)
     _probe_conditional_create(storage, data)
-    logger.info("store created url=%s store_id=%s", storage.url, document["store_id"])
-    return Store(storage=storage, store_id=document["store_id"], url=storage.url)
+    store = Store(
+        storage=storage,
+        store_id=document["store_id"],
+        url=storage.url,
+        capabilities=capabilities,
+    )
+    logger.info(
+        "store created url=%s store_id=%s capabilities=%s", store.url, store.store_id, capabilities
+    )
+    return store
 
 
 def _probe_conditional_create(storage: Storage, data: bytes) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from strongroom.errors import PeerError, PreemptedError, StrongroomError
 from strongroom.names import RunKey
+from strongroom.parent import die_with_parent
 from strongroom.training.failure import exit_code_of, failure_event
-from strongroom.training.parent import die_with_parent
 from strongroom.training.reporting import reporting
 from strongroom.training.stop import StopRequest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from strongroom.training.parent import announce_parent, die_with_parent
+from strongroom.parent import announce_parent, die_with_parent
 
 
 def main(arguments: list[str]) -> int:

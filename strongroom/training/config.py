@@ -55,6 +55,23 @@ class SaveConfig:
     every_steps: Positive = 1000
     every_minutes: Annotated[float, Field(gt=0.0)] = 240.0
     asynchronous: bool = True
+    """Whether training goes on while a checkpoint is written."""
+    staging: Literal["overlap", "copy"] = "overlap"
+    """Whether the next step's forward and backward passes run beside the copy of the state."""
+    writer: Literal["thread", "process"] = "thread"
+    """Who writes: a thread of the training process, or a process of its own beside each rank."""
+    when_busy: Literal["wait", "skip"] = "wait"
+    """What a save does that is due while one is being written and another waits for it. The last
+    save, and the one before a stop, always wait."""
+    full_every: Positive = 1
+    """One checkpoint in so many is full; those between are deltas. 1: every one is full."""
+    delta_min_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    """A full checkpoint follows a delta that borrowed less than this share of its bytes."""
+
+
+SAVE_FIELDS_ADDED = ("staging", "writer", "when_busy", "full_every", "delta_min_share")
+"""Fields of SaveConfig that the first release did not have; what they are set to by default is for
+ever what it did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +88,17 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def to_json(self) -> JsonObject:
-        """Return it as JSON; tuples become lists."""
-        return to_json(self)
+        """Return it as JSON; tuples become lists.
+
+        A field of a later release is left out where it has its default: a configuration that does
+        not use it keeps the digest under which runs were begun before.
+        """
+        document = to_json(self)
+        default = to_json(SaveConfig())
+        for name in SAVE_FIELDS_ADDED:
+            if document["save"][name] == default[name]:
+                del document["save"][name]
+        return document
 
     @property
     def digest(self) -> Digest:

@@ -26,8 +26,8 @@ from strongroom.canonical import JsonObject
 from strongroom.checkpoint.run_record import RunRecord
 from strongroom.errors import PreemptedError, TrainingError
 from strongroom.names import RunKey
+from strongroom.parent import PARENT_VARIABLE
 from strongroom.training.failure import error_from, first_cause
-from strongroom.training.parent import PARENT_VARIABLE
 from strongroom.training.reporting import ReportKind
 
 POLL_S = 0.1

@@ -11,20 +11,27 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 from torch import nn
 
 from strongroom.checkpoint.manifest import Inputs
 from strongroom.checkpoint.run_record import Probe
-from strongroom.checkpoint.save import AsyncSaver, SaveFacts
+from strongroom.checkpoint.saving.saver import AsyncSaver, SaveFacts
 from strongroom.data.cursor import take
-from strongroom.errors import StrongroomError, TrainingError
+from strongroom.errors import PeerError, StrongroomError, TrainingError
 from strongroom.model.loss import completion_loss_sum
 from strongroom.names import Attempt, CheckpointId, CheckpointName, RunKey, Step
 from strongroom.training.batches import TrainingRows, rank_part
 from strongroom.training.config import RunConfig
-from strongroom.training.policy import Moment, is_time_up, reason_to_save
+from strongroom.training.policy import (
+    Moment,
+    SaveReason,
+    is_skipped,
+    is_time_up,
+    reason_to_save,
+)
 from strongroom.training.probe import undisturbed_probe_loss
 from strongroom.training.progress import Progress, manifest_state
 from strongroom.training.reporting import Report, ReportKind
@@ -81,44 +88,60 @@ class Loop:
         self.model.train()
         saved_step, saved_at = self.progress.step, time.monotonic()
         while True:
-            stopping, time_is_up = self._agree(time.monotonic() - saved_at)
-            moment = Moment(
-                step=self.progress.step,
-                last_step=config.train.steps,
-                saved_step=saved_step,
-                time_is_up=time_is_up,
-                stopping=stopping,
-            )
-            if reason := reason_to_save(config.save, moment):
-                logger.info("saving: step=%d reason=%s", moment.step, reason)
-                self._save()
-                saved_step, saved_at = moment.step, time.monotonic()
-            if stopping or moment.step >= moment.last_step:
+            moment = self._agree(saved_step, time.monotonic() - saved_at)
+            reason = reason_to_save(config.save, moment)
+            if reason is not None:
+                if is_skipped(config.save, moment, reason):
+                    self._tell_skipped(reason)
+                else:
+                    logger.info("saving: step=%d reason=%s", moment.step, reason)
+                    self._save()
+                    saved_step = moment.step
+                saved_at = time.monotonic()
+            if moment.stopping or moment.step >= moment.last_step:
                 self.saver.wait()
                 return moment.step >= moment.last_step
             self._step()
 
-    def _agree(self, seconds_since_save: float) -> tuple[bool, bool]:
-        """Return whether to stop and whether time is up, once all ranks know of no failed save.
+    def _agree(self, saved_step: int, seconds_since_save: float) -> Moment:
+        """Return where training stands, by what all ranks know, once none knows of a failed save.
 
-        The first rank's clock counts; a signal to any rank counts for all.
+        The first rank's clock counts; a signal to any rank, and a busy saver of any, count for all.
         """
         failure: StrongroomError | None = None
         try:
             self.saver.check()
         except StrongroomError as error:
             failure = error
-        time_is_up = self.world.is_first and is_time_up(
-            self.launched.config.save, seconds_since_save
+        config = self.launched.config
+        time_is_up = self.world.is_first and is_time_up(config.save, seconds_since_save)
+        stopping, due, busy, failed = self.world.total(
+            self.stop.is_asked, time_is_up, self.saver.is_busy(), failure is not None
         )
-        stopping, due, failed = self.world.total(
-            self.stop.is_asked, time_is_up, failure is not None
-        )
-        if failure is not None:
-            raise failure
         if failed:
-            self.saver.wait()  # raises: it failed on this rank too, which has not heard of it yet
-        return bool(stopping), bool(due)
+            self._fail(failure)
+        return Moment(
+            step=self.progress.step,
+            last_step=config.train.steps,
+            saved_step=saved_step,
+            time_is_up=bool(due),
+            stopping=bool(stopping),
+            is_busy=bool(busy),
+        )
+
+    def _fail(self, failure: StrongroomError | None) -> NoReturn:
+        """Raise the failure of a save that some rank knows of; what can be saved still is.
+
+        Args:
+            failure: None where this rank has not heard of it yet.
+        """
+        try:
+            self.saver.wait()
+        except StrongroomError as error:
+            failure = failure or error
+        raise failure or PeerError(
+            f"rank {self.world.rank}: another rank can save nothing any more"
+        )
 
     def _step(self) -> None:
         train = self.launched.config.train
@@ -141,6 +164,7 @@ class Loop:
         rate = learning_rate(train, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.saver.wait_staged()  # from here on the state changes
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.progress = self.progress.after_step(
@@ -180,6 +204,13 @@ class Loop:
             grad_norm,
             tokens_per_s,
         )
+
+    def _tell_skipped(self, reason: SaveReason) -> None:
+        step = self.progress.step
+        why = f"{reason}, but one save is being written and another waits"
+        logger.warning("save skipped: step=%d reason=%s", step, why)
+        if self.world.is_first:
+            self.report({"kind": ReportKind.SAVE_SKIPPED, "step": step, "reason": why})
 
     def _save(self) -> None:
         launched = self.launched

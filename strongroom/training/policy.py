@@ -31,6 +31,7 @@ class Moment:
         saved_step: the step of the newest save of this run; 0 where there is none.
         time_is_up: whether `every_minutes` have passed since that save, as all ranks agreed.
         stopping: whether any rank was asked to stop, as all ranks agreed.
+        is_busy: whether a save would have to wait for another one's end, on any rank.
     """
 
     step: int
@@ -38,6 +39,7 @@ class Moment:
     saved_step: int
     time_is_up: bool
     stopping: bool
+    is_busy: bool = False
 
 
 def reason_to_save(config: SaveConfig, moment: Moment) -> SaveReason | None:
@@ -53,6 +55,12 @@ def reason_to_save(config: SaveConfig, moment: Moment) -> SaveReason | None:
     if moment.time_is_up:
         return SaveReason.TIME
     return None
+
+
+def is_skipped(config: SaveConfig, moment: Moment, reason: SaveReason) -> bool:
+    """Return whether a save that is due is passed over: where asked for, and the next one comes."""
+    comes_again = reason in {SaveReason.STEPS, SaveReason.TIME}
+    return config.when_busy == "skip" and moment.is_busy and comes_again
 
 
 def is_time_up(config: SaveConfig, seconds_since_save: float) -> bool:

@@ -9,6 +9,7 @@ training.step           step, loss, learning_rate, grad_norm, tokens_per_s
 checkpoint.committed    checkpoint, checkpoint_id, step, num_bytes, pause_s, durable_s (null where
                         an earlier attempt committed it and died before it could say so),
                         train_loss, probe_loss
+save.skipped            step, reason
 training.stopped        step
 training.finished       step
 training.failed         rank, error, exit_code, message, facts
@@ -37,6 +38,7 @@ class ReportKind(StrEnum):
     STARTED = "training.started"
     STEP = "training.step"
     COMMITTED = "checkpoint.committed"
+    SAVE_SKIPPED = "save.skipped"
     STOPPED = "training.stopped"
     FINISHED = "training.finished"
     FAILED = "training.failed"

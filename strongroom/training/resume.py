@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from strongroom.checkpoint.catalogue import Committed
-from strongroom.checkpoint.reader import CheckpointReader
+from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.run_record import RunRecord
 from strongroom.errors import NothingToResumeError, VerificationError
 from strongroom.ledger.history import History

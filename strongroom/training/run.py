@@ -15,9 +15,9 @@ from strongroom import canonical
 from strongroom.checkpoint.catalogue import Committed
 from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.run_record import RunRecord, check_fence, claim_attempt, read_run
-from strongroom.checkpoint.save import AsyncSaver
+from strongroom.checkpoint.saving.saver import AsyncSaver, SaveOptions
 from strongroom.data.rows import read_curated
-from strongroom.errors import FormatError, TrainingError
+from strongroom.errors import FormatError, StorageError, TrainingError
 from strongroom.model.adapters import trainable_names, with_adapter
 from strongroom.model.build import build_base, tokenizer_from
 from strongroom.names import Attempt, CheckpointId, RunKey
@@ -27,7 +27,7 @@ from strongroom.storage.store import open_store
 from strongroom.storage.trees import fetch_tree
 from strongroom.training.batches import TrainingRows
 from strongroom.training.commits import Registrar
-from strongroom.training.config import RunConfig, parse_config
+from strongroom.training.config import RunConfig, SaveConfig, parse_config
 from strongroom.training.loop import Launched, Loop
 from strongroom.training.progress import Progress
 from strongroom.training.reporting import Report, ReportKind, committed_event
@@ -38,6 +38,8 @@ from strongroom.training.strategies.fsdp2 import Fsdp2
 from strongroom.training.world import World, joined_world
 
 TRAIN_FILE = "train.jsonl"
+ABANDONED_S = 86_400.0
+"""An upload that was begun longer ago than this is taken for one whose writer is dead."""
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +143,7 @@ class _Rank:
         if resume_from is not None and resume_from.name.step.number >= self.config.train.steps:
             return opening
         attempt = claim_attempt(self.storage, run)
+        _discard_abandoned(self.storage)
         registrar.enter_attempt(run, attempt, opening.parent)
         self.report(
             {
@@ -206,6 +209,8 @@ class _Rank:
                 self.storage,
                 fence=lambda: check_fence(self.storage, self.record.run, attempt),
                 on_commit=self._enter_commit,
+                options=save_options(self.config.save),
+                last=None if opening.resume_from is None else opening.resume_from.manifest,
             ),
             report=self.report,
             stop=self.stop,
@@ -235,6 +240,27 @@ class _Rank:
         if self.registrar is None:
             raise AssertionError("rank 0 alone writes to the ledger")
         return self.registrar
+
+
+def save_options(config: SaveConfig) -> SaveOptions:
+    """Return what a configuration asks of the saver."""
+    return SaveOptions(
+        staging=config.staging,
+        writer=config.writer,
+        full_every=config.full_every,
+        delta_min_share=config.delta_min_share,
+    )
+
+
+def _discard_abandoned(storage: Storage) -> None:
+    """Clear away what writers that were killed left in the store; training can do without that."""
+    try:
+        discarded = storage.discard_unfinished(older_than_s=ABANDONED_S)
+    except StorageError as error:
+        logger.warning("unfinished uploads were not looked for: %s", error)
+        return
+    if discarded:
+        logger.info("unfinished uploads discarded: count=%d %s", len(discarded), discarded)
 
 
 def _config_of(record: RunRecord) -> RunConfig:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from strongroom.checkpoint.catalogue import Committed
-from strongroom.checkpoint.reader import CheckpointReader
+from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.run_record import Probe, RunRecord
 from strongroom.model.adapters import with_adapter
 from strongroom.model.build import build_base

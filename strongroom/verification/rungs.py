@@ -8,8 +8,6 @@ reports do not.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -17,15 +15,10 @@ from typing import TYPE_CHECKING
 
 from strongroom import canonical
 from strongroom.checkpoint.catalogue import Committed, read_checkpoint
+from strongroom.checkpoint.entries import TensorEntry
 from strongroom.checkpoint.layout import checkpoint_folder, run_record_key
-from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, FileEntry, TensorEntry
+from strongroom.checkpoint.manifest import MANIFEST_FILE
 from strongroom.checkpoint.run_record import RunRecord
-from strongroom.checkpoint.shard import (
-    HEADER_MAX_BYTES,
-    SHARD_NAME,
-    ShardHeader,
-    read_parts,
-)
 from strongroom.errors import (
     FormatError,
     InputError,
@@ -34,8 +27,9 @@ from strongroom.errors import (
     UnknownNameError,
     VerificationError,
 )
-from strongroom.names import CheckpointId, CheckpointName, Digest, StateDigest
+from strongroom.names import CheckpointId, CheckpointName, StateDigest
 from strongroom.storage.base import Storage
+from strongroom.verification.stored import stored_faults
 from strongroom.verification.structure import structure_faults
 
 if TYPE_CHECKING:
@@ -68,7 +62,7 @@ class StructureEvidence:
 def check_bytes(
     storage: Storage, name: CheckpointName, *, expected_id: CheckpointId | None
 ) -> tuple[Committed | None, list[StrongroomError]]:
-    """Rung 1: what was written is what is stored. Reads every file once, in constant memory.
+    """Rung 1: what was written is what is stored. Reads every byte once, in constant memory.
 
     Args:
         storage: what holds the checkpoint.
@@ -104,22 +98,22 @@ def check_bytes(
             got=str(committed.checkpoint_id),
         )
         return None, [other]
-    return committed, _file_faults(storage, committed)
+    return committed, stored_faults(storage, committed)
 
 
 def check_structure(storage: Storage, committed: Committed) -> StructureEvidence:
     """Rung 2: the set is whole and of one moment, and every value is finite.
 
-    Reads every chunk once, one at a time, and computes the state digest on the way.
+    Reads every chunk once, and computes the state digest on the way. That every shard is of this
+    save, rung 1 has seen by its header.
     """
-    from strongroom.checkpoint.reader import CheckpointReader
-    from strongroom.checkpoint.state import state_digest
+    from strongroom.checkpoint.reading.reader import CheckpointReader
+    from strongroom.checkpoint.reading.state import state_digest
 
     faults: list[StrongroomError] = [
         VerificationError(f"checkpoint {committed.name}: {fault}")
         for fault in structure_faults(committed.manifest)
     ]
-    faults += _header_faults(storage, committed)
     not_finite: dict[str, int] = {}
 
     def look(entry: TensorEntry, part: Tensor) -> None:
@@ -129,7 +123,7 @@ def check_structure(storage: Storage, committed: Committed) -> StructureEvidence
     digest = None
     try:
         digest = state_digest(CheckpointReader(storage, committed), look=look)
-    except IntegrityError as error:
+    except (IntegrityError, FormatError) as error:
         faults.append(error)
     faults += [
         VerificationError(
@@ -184,105 +178,6 @@ def _check_record(committed: Committed, record: RunRecord) -> None:
         )
 
 
-def _file_faults(storage: Storage, committed: Committed) -> list[StrongroomError]:
-    sizes = {
-        info.key.removeprefix(f"{committed.folder}/"): info.num_bytes
-        for info in storage.walk(committed.folder)
-    }
-    named = {file.name for file in committed.manifest.files}
-    faults: list[StrongroomError] = [
-        IntegrityError(
-            "a file that the manifest does not name",
-            file=f"{committed.folder}/{name}",
-            expected="no such object",
-            got=f"{sizes[name]} bytes",
-        )
-        for name in sorted(set(sizes) - named - {MANIFEST_FILE, SEAL_FILE})
-    ]
-    for file in committed.manifest.files:
-        faults += _faults_of(storage, committed, file, sizes.get(file.name))
-    return faults
-
-
-def _faults_of(
-    storage: Storage, committed: Committed, file: FileEntry, num_bytes: int | None
-) -> list[IntegrityError]:
-    key = f"{committed.folder}/{file.name}"
-    if num_bytes != file.num_bytes:
-        return [
-            IntegrityError(
-                "the size is another",
-                file=key,
-                expected=f"{file.num_bytes} bytes",
-                got="no such object" if num_bytes is None else f"{num_bytes} bytes",
-            )
-        ]
-    got = _hashed(read_parts(storage, key, offset=0, num_bytes=num_bytes))
-    if got == file.sha256:
-        return []
-    return _changed_chunks(storage, committed, file.name) or [
-        IntegrityError(
-            "bytes outside of any tensor were changed",
-            file=key,
-            expected=str(file.sha256),
-            got=str(got),
-        )
-    ]
-
-
-def _changed_chunks(storage: Storage, committed: Committed, file: str) -> list[IntegrityError]:
-    """Name the place: the chunks of `file` whose bytes are not those in the manifest."""
-    key = f"{committed.folder}/{file}"
-    faults = []
-    for tensor in committed.manifest.tensors:
-        for chunk in tensor.chunks:
-            if chunk.file != file:
-                continue
-            got = _hashed(read_parts(storage, key, offset=chunk.offset, num_bytes=chunk.num_bytes))
-            if got != chunk.sha256:
-                faults.append(
-                    IntegrityError(
-                        "a chunk was changed after it was written",
-                        file=key,
-                        tensor=tensor.name,
-                        offset=chunk.offset,
-                        expected=str(chunk.sha256),
-                        got=str(got),
-                    )
-                )
-    return faults
-
-
-def _header_faults(storage: Storage, committed: Committed) -> list[StrongroomError]:
-    """Compare what every shard says of itself with the manifest."""
-    faults: list[StrongroomError] = []
-    for file in committed.manifest.files:
-        match = SHARD_NAME.fullmatch(file.name)
-        if match is None:
-            continue
-        key = f"{committed.folder}/{file.name}"
-        expected = ShardHeader(
-            name=committed.name, save_id=committed.manifest.save_id, rank=int(match[1])
-        )
-        head = storage.read(key, num_bytes=min(HEADER_MAX_BYTES, file.num_bytes))
-        try:
-            got = ShardHeader.from_bytes(head, where=key)
-        except FormatError as error:
-            faults.append(error)
-            continue
-        if got != expected:
-            faults.append(
-                IntegrityError(
-                    "a shard of another save stands",
-                    file=key,
-                    offset=0,
-                    expected=f"{expected.name}, save {expected.save_id}, rank {expected.rank}",
-                    got=f"{got.name}, save {got.save_id}, rank {got.rank}",
-                )
-            )
-    return faults
-
-
 def _count_not_finite(part: Tensor) -> int:
     if not part.is_floating_point():
         return 0
@@ -293,10 +188,3 @@ def _count_not_finite(part: Tensor) -> int:
         finite = (piece.float() if piece.itemsize == 1 else piece).isfinite()  # none for float8
         count += piece.numel() - int(finite.sum())
     return count
-
-
-def _hashed(parts: Iterable[bytes]) -> Digest:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return Digest(digest.hexdigest())

@@ -5,15 +5,21 @@ No torch here, and no storage: values and shard headers are for `rungs` to read.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count, takewhile
+
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.shard import METADATA_FILE, shard_name
 from strongroom.checkpoint.tiling import tile_faults
 from strongroom.data.cursor import Cursor
-from strongroom.errors import FormatError
+from strongroom.errors import FormatError, InputError
 
 RNG_KINDS = ("torch", "python", "numpy")
 COUNTERS = ("step", "tokens", "samples")
+ROWS_MAX = 2**20
+"""Most rows whose order is made again here, which takes memory in proportion: a forged manifest may
+name any number. Resuming makes the order of as many rows as the data has."""
 
 
 def structure_faults(manifest: Manifest) -> list[str]:
@@ -29,13 +35,20 @@ def structure_faults(manifest: Manifest) -> list[str]:
 
 
 def _file_faults(manifest: Manifest) -> list[str]:
-    expected = {METADATA_FILE, *(shard_name(rank) for rank in range(manifest.world_size))}
-    got = {file.name for file in manifest.files}
-    if expected == got:
+    """Every rank has shards numbered from 0 without a gap, at least one."""
+    names = {file.name for file in manifest.own_files}
+    if manifest.world_size > len(names):  # which a forged manifest may put at any number
+        return [f"files: expected a shard of each of {manifest.world_size} ranks, got {len(names)}"]
+    expected = {METADATA_FILE}
+    for rank in range(manifest.world_size):
+        expected.add(shard_name(rank))
+        expected.update(takewhile(names.__contains__, map(partial(shard_name, rank), count(1))))
+    if expected == names:
         return []
     return [
-        f"files: expected one shard of each of {manifest.world_size} ranks and {METADATA_FILE}, "
-        f"missing {sorted(expected - got)}, too many {sorted(got - expected)}"
+        f"files: expected shards of each of {manifest.world_size} ranks, numbered without a gap, "
+        f"and {METADATA_FILE}, missing {sorted(expected - names)}, "
+        f"too many {sorted(names - expected)}"
     ]
 
 
@@ -87,6 +100,8 @@ def _optimizer_faults(manifest: Manifest) -> list[str]:
 
 
 def _rng_faults(manifest: Manifest) -> list[str]:
+    if manifest.world_size > len(manifest.tensors):
+        return [f"random state: expected some of each of {manifest.world_size} ranks"]
     expected = {f"rng.{rank}.{kind}" for rank in range(manifest.world_size) for kind in RNG_KINDS}
     got = {tensor.name for tensor in manifest.tensors if tensor.name.startswith("rng.")}
     if expected == got:
@@ -98,11 +113,7 @@ def _rng_faults(manifest: Manifest) -> list[str]:
 
 
 def _state_faults(manifest: Manifest) -> list[str]:
-    faults = []
-    try:
-        Cursor.from_json(_section(manifest.state, "cursor"))
-    except FormatError as error:
-        faults.append(f"state.{error}")
+    faults = _cursor_faults(_section(manifest.state, "cursor"))
     if not _section(manifest.state, "scheduler"):
         faults.append("state.scheduler: expected the schedule's state, got none")
     counters = _section(manifest.state, "counters")
@@ -122,6 +133,19 @@ def _state_faults(manifest: Manifest) -> list[str]:
         if name not in manifest.metrics
     ]
     return faults
+
+
+def _cursor_faults(document: JsonObject) -> list[str]:
+    numbers = {name: document.get(name) for name in ("seed", "num_rows", "epoch", "position")}
+    counts = {name: value for name, value in numbers.items() if type(value) is int}
+    try:
+        if counts == numbers and counts["num_rows"] > ROWS_MAX:
+            Cursor(**counts)
+        else:
+            Cursor.from_json(document)
+    except (FormatError, InputError) as error:
+        return [f"state.{error}"]
+    return []
 
 
 def _section(state: JsonObject, name: str) -> JsonObject:

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import NamedTuple
 
 import hypothesis.strategies as st
 import torch
 from hypothesis import given
 from torch import Tensor
 
+from strongroom.checkpoint.boxes import Box, cut
 from strongroom.checkpoint.catalogue import Committed
-from strongroom.checkpoint.container import dtype_of
-from strongroom.checkpoint.manifest import DTYPE_BYTES, Chunk, Manifest, TensorEntry
-from strongroom.checkpoint.reader import CheckpointReader
-from strongroom.checkpoint.shard import ShardHeader, shard_name
-from strongroom.checkpoint.shard_writer import ShardWriter
-from strongroom.checkpoint.state import state_digest
-from strongroom.checkpoint.tiling import row_major_chunks, tile_faults
+from strongroom.checkpoint.container import dtype_of, frame
+from strongroom.checkpoint.entries import DTYPE_BYTES, Chunk, FileEntry, TensorEntry
+from strongroom.checkpoint.manifest import Manifest
+from strongroom.checkpoint.reading.reader import CheckpointReader
+from strongroom.checkpoint.reading.state import state_digest
+from strongroom.checkpoint.shard import ShardHeader
+from strongroom.checkpoint.tiling import row_major_bands, tile_faults
+from strongroom.checkpoint.writing.pieces import Piece
+from strongroom.checkpoint.writing.shard_writer import ShardWriter
 from strongroom.names import Digest
 from strongroom.storage.memory import MemoryStorage
 from tests.support.checkpoints import INPUTS, bits, checkpoint_name, same
 
 SAVE_ID = "0" * 32
-
-
-class Box(NamedTuple):
-    at: tuple[int, ...]
-    shape: tuple[int, ...]
 
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
@@ -121,18 +118,22 @@ def saved(
     name = checkpoint_name(1)
     folder = "runs/nightly-7/attempt-0001/step-00000001"
     chunks: dict[str, list[Chunk]] = {key: [] for key in tensors}
-    entries = []
+    entries: list[FileEntry] = []
     for rank in range(2):
-        with storage.create_stream(f"{folder}/{shard_name(rank)}") as stream:
-            header = ShardHeader(name=name, save_id=SAVE_ID, rank=rank)
-            shard = ShardWriter(stream, name=shard_name(rank), header=header)
-            for key, tensor in tensors.items():
-                for box in boxes[key][rank::2]:
-                    place = tuple(
-                        slice(at, at + size) for at, size in zip(box.at, box.shape, strict=True)
-                    )
-                    chunks[key].append(shard.write(tensor[place], at=box.at).chunk)
-        entries.append(shard.entry())
+        pieces = [
+            Piece(
+                tensor=key, at=box.at, source=tensor, box=box, frame=frame(box.shape, tensor.dtype)
+            )
+            for key, tensor in tensors.items()
+            for box in boxes[key][rank::2]
+        ]
+        header = ShardHeader(name=name, save_id=SAVE_ID, rank=rank)
+        written = ShardWriter(
+            storage=storage, folder=folder, header=header, pieces=pieces, threads=2
+        ).write()
+        entries += written.files
+        for piece, chunk in zip(pieces, written.chunks, strict=True):
+            chunks[piece.tensor].append(chunk)
     manifest = Manifest(
         name=name,
         save_id=SAVE_ID,
@@ -180,20 +181,32 @@ def test_any_tiling_reads_back_equal_and_means_the_same(
 
 
 @given(tiled_shapes())
-def test_row_major_chunks_join_to_the_tensor_or_are_none(
+def test_bands_follow_each_other_in_row_major_order_and_hold_every_chunk_once(
     case: tuple[tuple[int, ...], list[Box]],
 ) -> None:
     shape, boxes = case
     tensor = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
-    ordered = row_major_chunks(entry_of(shape, boxes))
-    if ordered is None:
-        assert any(box.shape[1:] != shape[1:] for box in boxes if math.prod(box.shape))
-        return
-    parts = [
-        bits(tensor[tuple(slice(a, a + n) for a, n in zip(c.at, c.shape, strict=True))])
-        for c in ordered
-    ]
+    bands = row_major_bands(entry_of(shape, boxes))
+    parts = [bits(tensor[Box(band.at, band.shape).slices]) for band in bands]
     assert torch.equal(torch.cat([bits(tensor)[:0], *parts]), bits(tensor))
+    held = [Box(chunk.at, chunk.shape) for band in bands for chunk in band.chunks]
+    assert sorted(held) == sorted(box for box in boxes if math.prod(box.shape))
+    for band in bands:
+        back = tuple(-index for index in band.at)
+        inside = [Box(chunk.at, chunk.shape).moved(back) for chunk in band.chunks]
+        assert tiles(band.shape, inside)
+
+
+@given(shapes, st.integers(1, 40))
+def test_what_a_save_cuts_is_read_in_order_without_putting_chunks_together(
+    shape: tuple[int, ...], max_bytes: int
+) -> None:
+    boxes = list(cut(shape, item_bytes=1, max_bytes=max_bytes))
+    bands = row_major_bands(entry_of(shape, boxes))
+    solid = [box for box in boxes if math.prod(box.shape)]
+    assert [[Box(chunk.at, chunk.shape) for chunk in band.chunks] for band in bands] == [
+        [box] for box in solid
+    ]
 
 
 @given(st.integers(0, 7))

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from strongroom.checkpoint.catalogue import Committed, read_checkpoint
 from strongroom.checkpoint.manifest import Inputs, Manifest
-from strongroom.checkpoint.save import AsyncSaver, SaveFacts
+from strongroom.checkpoint.saving.saver import AsyncSaver, SaveFacts
+from strongroom.checkpoint.writing.writer import CheckpointWriter
 from strongroom.data.cursor import Cursor
 from strongroom.names import Attempt, CheckpointId, CheckpointName, Digest, RunKey, Step
 from strongroom.storage.base import Storage
@@ -105,6 +107,31 @@ def save_checkpoint(
         saver.save(
             training_state(step) if tensors is None else tensors, save_facts(name, **changes)
         )
+    return read_checkpoint(storage, name)
+
+
+def write_checkpoint(  # noqa: PLR0913 -- what to save, and how
+    storage: Storage,
+    step: int = 10,
+    *,
+    attempt: int = 1,
+    tensors: Mapping[str, Tensor] | None = None,
+    base: Manifest | None = None,
+    threads: int = 4,
+    **changes: object,
+) -> Committed:
+    """Save in this process by the writer alone; nothing is copied before. `base`: as a delta."""
+    name = checkpoint_name(step, attempt)
+    writer = CheckpointWriter(
+        storage,
+        save_facts(name, **changes),
+        fence=lambda: None,
+        committed=lambda _manifest: None,
+        base=base,
+        threads=threads,
+    )
+    state = dict(training_state(step) if tensors is None else tensors)
+    save_distributed(state, storage_writer=writer, no_dist=True)
     return read_checkpoint(storage, name)
 
 

@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from strongroom import canonical
 from strongroom.canonical import JsonObject
-from strongroom.checkpoint.manifest import Chunk, FileEntry, Inputs, Manifest, TensorEntry
+from strongroom.checkpoint.entries import DTYPE_BYTES, Chunk, FileEntry, TensorEntry
+from strongroom.checkpoint.manifest import Inputs, Manifest
 from strongroom.checkpoint.run_record import Probe, RunRecord
+from strongroom.checkpoint.shard import ShardHeader, shard_name
 from strongroom.evaluation.report import EvaluationReport
 from strongroom.governance.audit import AuditSource, entries_about, gather
 from strongroom.governance.audit_record import AuditRecord
@@ -46,6 +48,7 @@ ORIGIN = f"strongroom/{STORE_ID}"
 RUN = RunKey("support-chat-2026-01-31")
 AUTHOR = "deniz"
 BASE_LOSS = 1.7016
+HEADER_BYTES, TRAILER_BYTES = 704, 873
 MINUTES = 7
 
 
@@ -439,49 +442,51 @@ def manifest(
     name: CheckpointName, inputs: Inputs, *, created: str, parent: CheckpointId | None
 ) -> Manifest:
     """Return a small manifest of two ranks: a LoRA pair, its optimizer state, RNG."""
-    files = {}
-    tensors = []
+    save_id = hashlib.sha256(str(name).encode()).hexdigest()[:32]
     shapes = {
         "model.layers.0.q_proj.lora_A.weight": (8, 576),
         "model.layers.0.q_proj.lora_B.weight": (576, 8),
         "optim.state.layers.0.q_proj.lora_A.weight.exp_avg": (8, 576),
         "optim.state.layers.0.q_proj.lora_B.weight.exp_avg": (576, 8),
     }
+    chunks: dict[str, list[Chunk]] = {key: [] for key in shapes}
+    files = []
     for rank in range(2):
-        file = f"__{rank}_0.distcp"
-        files[file] = FileEntry(
-            name=file, num_bytes=40_960 + rank, sha256=digest_of(f"{name} {rank}")
-        )
-    for key, (rows, columns) in shapes.items():
-        half = rows // 2
-        tensors.append(
-            TensorEntry(
-                name=key,
-                dtype="bfloat16" if key.startswith("model.") else "float32",
-                shape=(rows, columns),
-                chunks=tuple(
-                    Chunk(
-                        at=(rank * half, 0),
-                        shape=(half, columns),
-                        file=f"__{rank}_0.distcp",
-                        offset=512,
-                        num_bytes=half * columns * (2 if key.startswith("model.") else 4),
-                        sha256=digest_of(f"{name} {key} {rank}"),
-                    )
-                    for rank in range(2)
-                ),
+        file = shard_name(rank)
+        offset = len(ShardHeader(name=name, save_id=save_id, rank=rank).to_bytes())
+        for key, (rows, columns) in shapes.items():
+            half = rows // 2
+            raw_bytes = half * columns * DTYPE_BYTES[_dtype(key)]
+            chunks[key].append(
+                Chunk(
+                    at=(rank * half, 0),
+                    shape=(half, columns),
+                    file=file,
+                    offset=offset,
+                    num_bytes=HEADER_BYTES + raw_bytes + TRAILER_BYTES,
+                    sha256=digest_of(f"{name} {key} {rank}"),
+                    data_offset=HEADER_BYTES,
+                )
             )
-        )
+            offset += chunks[key][-1].num_bytes
+        files.append(FileEntry(name=file, num_bytes=offset, sha256=None))
     return Manifest(
         name=name,
-        save_id=hashlib.sha256(str(name).encode()).hexdigest()[:32],
+        save_id=save_id,
         created=created,
         world_size=2,
         parent=parent,
         inputs=inputs,
-        files=tuple(sorted(files.values(), key=lambda file: file.name)),
-        tensors=tuple(sorted(tensors, key=lambda tensor: tensor.name)),
+        files=tuple(files),
+        tensors=tuple(
+            TensorEntry(name=key, dtype=_dtype(key), shape=shape, chunks=tuple(chunks[key]))
+            for key, shape in sorted(shapes.items())
+        ),
         state={"counters": {"step": name.step.number, "samples": name.step.number * 8}},
         metrics={"train_loss": 1.31, "probe_loss": 1.4182, "pause_s": 0.031},
         exact_resume=True,
     )
+
+
+def _dtype(tensor: str) -> str:
+    return "bfloat16" if tensor.startswith("model.") else "float32"

@@ -6,26 +6,19 @@ credentials in the environment, which child processes inherit.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from strongroom.storage.s3_settings import S3Settings
+from tests.support.processes import free_port, start, wait_until_it_answers
 
 START_TIMEOUT_S = 120
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test-key",
     "AWS_SECRET_ACCESS_KEY": "test-secret",  # moto accepts any
@@ -48,17 +41,14 @@ class MotoServer:
 @pytest.fixture(scope="session")
 def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
     log = tmp_path_factory.mktemp("moto") / "server.log"
-    port = _free_port()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_the_tests,  # noqa: PLW1509 -- it calls prctl alone
-        )
+    port = free_port()
+    process = start(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], log=log
+    )
     try:
         server = MotoServer(endpoint_url=f"http://127.0.0.1:{port}", pid=process.pid)
-        _wait_until_it_answers(server, process, log)
+        answers = f"{server.endpoint_url}/moto-api/"
+        wait_until_it_answers(answers, process, log=log, timeout_s=START_TIMEOUT_S)
         yield server
     finally:
         process.terminate()
@@ -82,28 +72,3 @@ def s3_url(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> str:
         path_style=True,
         part_bytes=5 << 20,
     ).to_url()
-
-
-def _die_with_the_tests() -> None:
-    """Have Linux end this process when the test process is killed, which runs no clean-up."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_it_answers(server: MotoServer, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if process.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(f"{server.endpoint_url}/moto-api/") as answer:  # noqa: S310 -- our own http server
-                if answer.status == 200:
-                    return
-        except urllib.error.URLError:
-            time.sleep(0.1)
-    pytest.fail(f"moto_server did not answer; its log:\n{log.read_text(errors='replace')}")

@@ -10,9 +10,9 @@ from typing import Any
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.catalogue import list_checkpoints
 from strongroom.checkpoint.manifest import Inputs
-from strongroom.checkpoint.reader import CheckpointReader
+from strongroom.checkpoint.reading.reader import CheckpointReader
+from strongroom.checkpoint.reading.state import state_digest
 from strongroom.checkpoint.run_record import Probe, RunRecord, create_run
-from strongroom.checkpoint.state import state_digest
 from strongroom.clock import now_utc
 from strongroom.names import RunKey, StateDigest
 from strongroom.storage.base import Storage

@@ -4,8 +4,10 @@ import pytest
 
 from strongroom.checkpoint.catalogue import (
     checkpoint_names,
+    first_difference,
     list_checkpoints,
     read_checkpoint,
+    read_lender,
     runs,
 )
 from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, seal_bytes
@@ -13,7 +15,7 @@ from strongroom.checkpoint.run_record import claim_attempt
 from strongroom.errors import FormatError, IntegrityError, UnknownNameError
 from strongroom.names import CheckpointId, Digest, RunKey
 from strongroom.storage.memory import MemoryStorage
-from tests.support.checkpoints import RUN, checkpoint_name, save_checkpoint
+from tests.support.checkpoints import RUN, checkpoint_name, save_checkpoint, some_id
 
 
 def test_checkpoints_are_listed_in_order_of_attempt_and_step() -> None:
@@ -121,10 +123,35 @@ def test_a_sealed_manifest_of_an_unknown_version_is_a_matter_of_format() -> None
     storage = MemoryStorage()
     committed = save_checkpoint(storage, 20)
     key = f"{committed.folder}/{MANIFEST_FILE}"
-    changed = storage.read(key).replace(b"strongroom.manifest/1", b"strongroom.manifest/2")
+    changed = storage.read(key).replace(b"strongroom.manifest/2", b"strongroom.manifest/3")
     storage.replace(key, changed)
     sealed = seal_bytes(CheckpointId(Digest.of(changed)))
     storage.replace(f"{committed.folder}/{SEAL_FILE}", sealed)
-    with pytest.raises(FormatError, match=r"manifest/2.*use a release"):
+    with pytest.raises(FormatError, match=r"manifest/3.*use a release"):
         read_checkpoint(storage, committed.name)
     assert list_checkpoints(storage).ignored[0].damaged
+
+
+def test_a_lender_is_the_one_that_was_recorded_or_an_error_that_names_it() -> None:
+    storage = MemoryStorage()
+    committed = save_checkpoint(storage, 20)
+    lent = read_lender(storage, committed.name, committed.checkpoint_id)
+    assert lent == committed.manifest
+    key = f"{committed.folder}/{MANIFEST_FILE}"
+    with pytest.raises(IntegrityError, match="another checkpoint stands") as caught:
+        read_lender(storage, committed.name, some_id("what was recorded"))
+    assert (caught.value.file, caught.value.expected) == (key, str(some_id("what was recorded")))
+    storage.delete(key)
+    with pytest.raises(IntegrityError, match="lends files is gone") as caught:
+        read_lender(storage, committed.name, committed.checkpoint_id)
+    assert (caught.value.file, caught.value.expected) == (key, str(committed.checkpoint_id))
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "offset"),
+    [(b"", b"", 0), (b"ab", b"ab", 2), (b"ab", b"abc", 2), (b"axc", b"abc", 1), (b"", b"a", 0)],
+)
+def test_the_first_difference_is_where_bytes_differ_or_one_ends(
+    got: bytes, expected: bytes, offset: int
+) -> None:
+    assert first_difference(got, expected) == offset

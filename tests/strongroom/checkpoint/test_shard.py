@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from strongroom.checkpoint.container import dtype_name, dtype_of, frame, from_raw, raw_bytes
-from strongroom.checkpoint.manifest import DTYPE_BYTES
-from strongroom.checkpoint.shard import ALIGNMENT, SHARD_NAME, ShardHeader, read_parts, shard_name
+from strongroom.checkpoint.entries import DTYPE_BYTES
+from strongroom.checkpoint.shard import ALIGNMENT, SHARD_NAME, ShardHeader, shard_name
 from strongroom.errors import FormatError, InputError
 from strongroom.storage.memory import MemoryStorage
-from tests.support.checkpoints import bits, checkpoint_name, mixed_state, save_checkpoint
+from tests.support.checkpoints import bits, checkpoint_name, mixed_state, write_checkpoint
 
 HEADER = ShardHeader(name=checkpoint_name(12), save_id="0" * 32, rank=3)
 
@@ -41,10 +41,28 @@ def test_what_is_no_header_is_refused(old: bytes, new: bytes) -> None:
 
 
 def test_shard_names_are_those_of_stock_writers() -> None:
-    match = SHARD_NAME.fullmatch(shard_name(12))
+    assert shard_name(12) == "__12_0.distcp"
+    match = SHARD_NAME.fullmatch(shard_name(12, 3))
     assert match is not None
-    assert match[1] == "12"
-    assert SHARD_NAME.fullmatch("__0_1.distcp") is None
+    assert match.groups() == ("12", "3")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__00_0.distcp",
+        "__0_01.distcp",
+        "__0_0.distcp.bak",
+        "__-1_0.distcp",
+        "__٣_0.distcp",
+        "__1234567890_0.distcp",
+        "_0_0.distcp",
+        "__0_0_distcp",
+        "a/__0_0.distcp",
+    ],
+)
+def test_other_names_are_no_shards(name: str) -> None:
+    assert SHARD_NAME.fullmatch(name) is None
 
 
 @pytest.mark.parametrize("name", mixed_state())
@@ -52,6 +70,7 @@ def test_torch_loads_a_container_around_the_raw_bytes(name: str) -> None:
     tensor = mixed_state()[name].contiguous()
     around = frame(tuple(tensor.shape), tensor.dtype)
     data = around.header + bytes(raw_bytes(tensor)) + around.trailer
+    assert len(data) == around.num_bytes
     loaded = torch.load(io.BytesIO(data), weights_only=True)
     assert (loaded.dtype, loaded.shape) == (tensor.dtype, tensor.shape)
     assert torch.equal(bits(loaded), bits(tensor))
@@ -75,23 +94,27 @@ def test_raw_bytes_are_a_view_and_little_endian() -> None:
     assert torch.equal(from_raw(raw, "bfloat16", (2, 1)), torch.ones(2, 1, dtype=torch.bfloat16))
 
 
-def test_chunks_stand_where_the_manifest_says_and_are_aligned() -> None:
+@pytest.mark.parametrize("name", mixed_state())
+def test_a_container_depends_on_dtype_and_shape_alone(name: str) -> None:
+    tensor = mixed_state()[name].contiguous()
+    shape = tuple(tensor.shape)
+    again = frame.__wrapped__(shape, tensor.dtype)
+    assert again == frame(shape, tensor.dtype)
+    plain = io.BytesIO()
+    torch.save(tensor.clone(), plain)
+    assert plain.getvalue().startswith(again.header[:64])
+    assert len(plain.getvalue()) == again.num_bytes
+
+
+def test_raw_bytes_stand_where_the_manifest_says() -> None:
     storage = MemoryStorage()
     state = mixed_state()
-    committed = save_checkpoint(storage, tensors=state)
+    committed = write_checkpoint(storage, tensors=state)
     for entry in committed.manifest.tensors:
         (chunk,) = entry.chunks
-        key = f"{committed.folder}/{chunk.file}"
-        if chunk.num_bytes:
-            assert chunk.offset % ALIGNMENT == 0
-        data = storage.read(key, offset=chunk.offset, num_bytes=chunk.num_bytes)
+        data = storage.read(
+            f"{committed.folder}/{chunk.file}",
+            offset=chunk.offset + chunk.data_offset,
+            num_bytes=entry.raw_bytes(chunk),
+        )
         assert data == bytes(raw_bytes(state[entry.name].contiguous()))
-
-
-def test_parts_join_to_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strongroom.checkpoint.shard.READ_BYTES", 4)
-    storage = MemoryStorage()
-    storage.create("k", bytes(range(20)))
-    parts = list(read_parts(storage, "k", offset=3, num_bytes=9))
-    assert [len(part) for part in parts] == [4, 4, 1]
-    assert b"".join(parts) == bytes(range(3, 12))

@@ -73,7 +73,8 @@ def test_what_the_page_of_the_command_shows_works(
     lines = [
         line
         for line in command_lines(page)
-        if line.split()[1] in {"ls", "show", "lineage", "audit", "verify", "evaluate", "ledger"}
+        if line.split()[1]
+        in {"ls", "show", "lineage", "audit", "verify", "evaluate", "ledger", "export"}
         and "$" not in line
     ]
     assert len(lines) > 10

@@ -10,6 +10,7 @@ import pytest
 
 from strongroom.custody.context import Custody
 from strongroom.custody.resolve import resolve
+from strongroom.errors import ConflictError, InputError, IntegrityError, QuarantinedError
 from strongroom.ledger.events import EventKind
 from strongroom.ledger.proof import InclusionProof
 from strongroom.names import Attempt, CheckpointId, CheckpointName, Digest, Step
@@ -306,3 +307,40 @@ def test_an_empty_store_says_so(command_line: CommandLine, tmp_path: Path) -> No
     assert "no events yet" in command_line("ledger", "tail", "--store", url).out
     ran = command_line("verify", "chat@latest", "--store", url)
     assert (ran.code, "no runs yet" in ran.err) == (13, True)
+
+
+# --- taking a copy out ----------------------------------------------------------------
+
+
+def test_export_writes_a_copy_and_the_ledger_says_so(
+    store: CommandLine, custody: Custody, tmp_path: Path
+) -> None:
+    ran = store("export", LAST, "--to", "dcp", "--out", str(tmp_path / "copy"), "--json")
+    assert ran.code == 0, ran.err
+    committed = resolve(custody, LAST)
+    assert ran.document["exported_id"] == str(committed.checkpoint_id)  # it was full
+    here = {
+        path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir() if path.is_file()
+    }
+    there = {path.name: path.read_bytes() for path in folder_of(custody, LAST).iterdir()}
+    assert here == there
+    *_, last = custody.ledger().events()
+    assert last.kind == EventKind.CHECKPOINT_EXPORTED
+    assert last.facts["exported"] == str(committed.checkpoint_id)
+
+
+def test_export_refuses_what_it_cannot_do(
+    store: CommandLine, custody: Custody, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "copy")
+    assert store("export", LAST, "--to", "zarr", "--out", out).code == InputError.exit_code
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "notes.txt").write_text("mine")
+    assert store("export", LAST, "--to", "dcp", "--out", out).code == ConflictError.exit_code
+    flip(folder_of(custody, LAST) / "__0_0.distcp", 2000)
+    other = str(tmp_path / "other")
+    assert store("export", LAST, "--to", "dcp", "--out", other).code == IntegrityError.exit_code
+    assert store("verify", LAST).code == IntegrityError.exit_code  # and so quarantined
+    ran = store("export", LAST, "--to", "dcp", "--out", str(tmp_path / "third"))
+    assert ran.code == QuarantinedError.exit_code
+    assert EventKind.CHECKPOINT_EXPORTED not in {event.kind for event in custody.ledger().events()}

@@ -46,6 +46,9 @@ GOOD = {
     EventKind.CHECKPOINT_PROMOTED: about(
         EventKind.CHECKPOINT_PROMOTED, 1, stage="staging", policy=D, attestation=D, replaces=None
     ),
+    EventKind.CHECKPOINT_EXPORTED: about(
+        EventKind.CHECKPOINT_EXPORTED, 1, format="dcp", exported=D, num_bytes=9
+    ),
     EventKind.PROMOTION_REFUSED: about(
         EventKind.PROMOTION_REFUSED, 1, stage="staging", policy=D, reasons=["loss rose"]
     ),

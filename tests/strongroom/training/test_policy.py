@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from strongroom.training.config import SaveConfig
-from strongroom.training.policy import Moment, SaveReason, is_time_up, reason_to_save
+from strongroom.training.policy import (
+    Moment,
+    SaveReason,
+    is_skipped,
+    is_time_up,
+    reason_to_save,
+)
 
 CONFIG = SaveConfig(every_steps=10, every_minutes=2.0)
 QUIET = Moment(step=7, last_step=25, saved_step=0, time_is_up=False, stopping=False)
@@ -33,6 +40,18 @@ def test_each_reason_to_save(moment: Moment, reason: SaveReason | None) -> None:
 def test_what_is_saved_already_is_not_saved_again(step: int) -> None:
     moment = Moment(step=step, last_step=25, saved_step=step, time_is_up=True, stopping=True)
     assert reason_to_save(CONFIG, moment) is None
+
+
+@pytest.mark.parametrize("reason", SaveReason)
+@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("when_busy", ["wait", "skip"])
+def test_only_a_save_that_comes_again_is_skipped_and_only_where_it_would_wait(
+    reason: SaveReason, *, is_busy: bool, when_busy: Literal["wait", "skip"]
+) -> None:
+    config = SaveConfig(when_busy=when_busy)
+    comes_again = reason in {SaveReason.STEPS, SaveReason.TIME}
+    expected = when_busy == "skip" and is_busy and comes_again
+    assert is_skipped(config, replace(QUIET, is_busy=is_busy), reason) is expected
 
 
 def test_time_is_up_after_as_many_minutes_as_configured() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +17,17 @@ import torch.distributed as dist
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.catalogue import Committed, checkpoint_names, list_checkpoints
 from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, seal_bytes
+from strongroom.checkpoint.reading.reader import CheckpointReader
+from strongroom.checkpoint.reading.state import state_digest
 from strongroom.checkpoint.run_record import claim_attempt, newest_attempt
-from strongroom.checkpoint.save import AsyncSaver
+from strongroom.checkpoint.saving.series import SaveSeries
+from strongroom.checkpoint.saving.staging import Copying
 from strongroom.clock import now_utc
 from strongroom.errors import (
     FencedError,
     NothingToResumeError,
     SaveError,
+    StorageDeniedError,
     StorageFullError,
     TrainingError,
     VerificationError,
@@ -31,7 +36,7 @@ from strongroom.ledger.events import Event, EventKind
 from strongroom.model.loss import completion_loss_sum
 from strongroom.names import Attempt
 from strongroom.signing.keyring import KeyFolder
-from strongroom.storage.base import ObjectWriter
+from strongroom.storage.base import PartWriter
 from strongroom.storage.local import LocalStorage
 from strongroom.storage.store import open_store
 from strongroom.training import loop, resume
@@ -212,9 +217,123 @@ def test_saving_does_not_change_what_is_learnt(tmp_path: Path, method: str) -> N
     assert always.digests[STEPS] == seldom.digests[STEPS]
 
 
-def test_synchronous_saves_say_the_same(finished: Finished, tmp_path: Path) -> None:
-    run = new_run(tmp_path, save={"every_steps": 3, "asynchronous": False})
-    assert Finished(run).digests == finished.digests
+@pytest.mark.parametrize(
+    "save",
+    [
+        {"asynchronous": False},
+        {"staging": "copy"},
+        {"writer": "process"},
+        {"when_busy": "skip"},  # nothing is busy here
+        {"full_every": 3, "delta_min_share": 0.0},
+    ],
+    ids=lambda save: next(iter(save)),
+)
+def test_every_way_of_saving_says_the_same(
+    finished: Finished, tmp_path: Path, save: dict[str, object]
+) -> None:
+    again = Finished(new_run(tmp_path, save={"every_steps": 3, **save}))
+    assert again.losses == finished.losses
+    assert again.digests == finished.digests
+
+
+def test_a_copy_that_takes_long_is_waited_for_before_the_state_changes(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Copying._take
+
+    def slowly(self: Copying, *part: Any) -> None:  # noqa: ANN401 -- passed on as it is
+        time.sleep(0.2)
+        take(self, *part)
+
+    monkeypatch.setattr(Copying, "_take", slowly)
+    slow = Finished(new_run(tmp_path))
+    assert slow.losses == finished.losses
+    assert slow.digests == finished.digests
+    for event in of_kind(slow.events, "checkpoint.committed"):
+        assert event["pause_s"] < 10  # of what is held in the loop, all is told
+    last = max(list_checkpoints(slow.run.storage), key=lambda c: c.name)
+    assert last.name.step.number == STEPS
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_training_goes_on_beside_a_save_unless_it_is_told_to_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asynchronous: bool
+) -> None:
+    create_parts = LocalStorage.create_parts
+
+    def slowly(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
+        time.sleep(1.0 if "step-00000003" in key else 0.0)
+        return create_parts(self, key, num_bytes=num_bytes)
+
+    monkeypatch.setattr(LocalStorage, "create_parts", slowly)
+    save = {"every_steps": 3, "asynchronous": asynchronous}
+    events = go_on(new_run(tmp_path, save=save))
+    told = [(event["kind"], event.get("step")) for event in events]
+    committed = told.index(("checkpoint.committed", 3))
+    assert (committed < told.index(("training.step", 4))) is not asynchronous
+
+
+def test_a_save_that_would_wait_is_skipped_where_asked_for_and_told(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_parts, may_write = LocalStorage.create_parts, threading.Event()
+
+    def gated(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
+        assert may_write.wait(60)
+        return create_parts(self, key, num_bytes=num_bytes)
+
+    def watch(event: JsonObject, _stop: StopRequest) -> None:
+        if (event["kind"], event.get("step")) == ("training.step", 6):
+            may_write.set()
+
+    run = new_run(tmp_path, save={"every_steps": 1, "when_busy": "skip"})
+    monkeypatch.setattr(LocalStorage, "create_parts", gated)
+    events = go_on(run, watch=watch)
+    skipped = of_kind(events, "save.skipped")
+    # Two are called for and wait; those after are skipped until the first may go on.
+    assert [event["step"] for event in skipped][:3] == [3, 4, 5]
+    assert "one save is being written" in skipped[0]["reason"]
+    digests = run.state_digests()
+    assert {1, 2, STEPS} <= set(digests)  # the last is never skipped
+    assert not set(digests) & {event["step"] for event in skipped}
+    assert digests[STEPS] == finished.digests[STEPS]
+
+
+def test_deltas_go_on_from_the_checkpoint_resumed_from(finished: Finished, tmp_path: Path) -> None:
+    run = new_run(tmp_path, save={"every_steps": 3, "full_every": 10, "delta_min_share": 0.0})
+    go_on(run, watch=stop_after(5))
+    go_on(run)
+    chains = {c.name.step.number: c.manifest.chain for c in list_checkpoints(run.storage)}
+    assert chains == {3: 0, 5: 1, 6: 2, 8: 3}
+    assert run.state_digests()[STEPS] == finished.digests[STEPS]
+    for committed in list_checkpoints(run.storage, run.record.run):
+        report = climb(run, committed)
+        assert report.passed, report.findings
+
+
+def test_an_attempt_begins_by_clearing_away_what_was_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = new_run(tmp_path)
+    asked: list[float] = []
+
+    def discard(_self: LocalStorage, *, older_than_s: float) -> list[str]:
+        asked.append(older_than_s)
+        return [".tmp/half-a-shard"]
+
+    monkeypatch.setattr(LocalStorage, "discard_unfinished", discard)
+    with caplog.at_level(logging.INFO, logger="strongroom.training.run"):
+        go_on(run, watch=stop_after(1))
+    assert asked == [86_400.0]
+    assert ".tmp/half-a-shard" in caplog.text
+
+    def denied(_self: LocalStorage, *, older_than_s: float) -> list[str]:
+        raise StorageDeniedError(f"listing uploads older than {older_than_s} s is not allowed")
+
+    monkeypatch.setattr(LocalStorage, "discard_unfinished", denied)
+    with caplog.at_level(logging.WARNING, logger="strongroom.training.run"):
+        assert go_on(run)[-1] == {"kind": "training.finished", "step": STEPS}
+    assert "is not allowed" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -272,7 +391,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over(finished: Finished, tmp_path
     damage(run, STEPS)
     after = go_on(run)
     assert after[0]["resumed_from"] == "tiny/attempt-0001/step-00000006"
-    assert run.state_digests()[STEPS] == finished.digests[STEPS]
+    newest = max(list_checkpoints(run.storage), key=lambda c: c.name)
+    assert str(newest.name) == "tiny/attempt-0002/step-00000008"
+    assert state_digest(CheckpointReader(run.storage, newest)) == finished.digests[STEPS]
 
 
 def test_a_manifest_that_took_the_place_of_a_recorded_one_is_passed_over(tmp_path: Path) -> None:
@@ -351,7 +472,8 @@ def test_a_restored_model_with_another_probe_loss_is_refused(
 def test_a_commit_the_ledger_did_not_hear_of_is_entered_by_the_next_launch(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(tmp_path)
+    # Blocking, so that the run stops there, and not a few steps later.
+    run = new_run(tmp_path, save={"every_steps": 3, "asynchronous": False})
     enter = Registrar.enter_commit
 
     def deaf_at_six(self: Registrar, manifest: Manifest) -> None:
@@ -377,33 +499,34 @@ def test_a_failed_save_stops_the_run_and_leaves_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new_run(tmp_path)
-    create_stream = LocalStorage.create_stream
+    create_parts = LocalStorage.create_parts
 
-    def full_at_six(self: LocalStorage, key: str) -> ObjectWriter:
+    def full_at_six(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
         if "step-00000006" in key:
             raise StorageFullError(f"{key}: no space left")
-        return create_stream(self, key)
+        return create_parts(self, key, num_bytes=num_bytes)
 
-    monkeypatch.setattr(LocalStorage, "create_stream", full_at_six)
+    monkeypatch.setattr(LocalStorage, "create_parts", full_at_six)
     with pytest.raises(SaveError, match="StorageFullError"):
         go_on(run)
     steps = [name.step.number for name in checkpoint_names(run.storage, run.record.run)]
-    assert steps == [3]
+    assert 6 not in steps
+    assert steps[0] == 3
 
 
 def test_a_failed_save_is_noticed_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new_run(tmp_path)
-    write, has_ended = AsyncSaver._write, threading.Event()
+    write, has_ended = SaveSeries.write, threading.Event()
     steps: list[int] = []
 
-    create_stream = LocalStorage.create_stream
+    create_parts = LocalStorage.create_parts
 
-    def failing(self: LocalStorage, key: str) -> ObjectWriter:
+    def failing(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
         if "step-" in key:
             raise StorageFullError(f"{key}: no space left")
-        return create_stream(self, key)
+        return create_parts(self, key, num_bytes=num_bytes)
 
     def writing(*arguments: Any) -> None:  # noqa: ANN401 -- passed on as they are
         try:
@@ -417,8 +540,8 @@ def test_a_failed_save_is_noticed_before_the_next_one(
             has_ended.wait()
             time.sleep(0.3)  # what the thread still has to do is to hand its error over
 
-    monkeypatch.setattr(LocalStorage, "create_stream", failing)
-    monkeypatch.setattr(AsyncSaver, "_write", writing)
+    monkeypatch.setattr(LocalStorage, "create_parts", failing)
+    monkeypatch.setattr(SaveSeries, "write", writing)
     with pytest.raises(SaveError, match="no space left"):
         go_on(run, watch=watch)
     assert max(steps) == 4  # saved at 3, and the next save would be at 6
@@ -429,6 +552,8 @@ def test_a_newer_attempt_fences_the_older_one_off(tmp_path: Path) -> None:
 
     def watch(event: JsonObject, _stop: StopRequest) -> None:
         if event["kind"] == "training.step" and event["step"] == 5:
+            while not checkpoint_names(run.storage, run.record.run):
+                time.sleep(0.01)  # the save of step 3 is still under way
             claim_attempt(run.storage, run.record.run)
 
     with pytest.raises(FencedError, match="attempt-0002"):

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from strongroom.checkpoint.catalogue import Committed, read_checkpoint
-from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, FileEntry, seal_bytes
-from strongroom.checkpoint.reader import CheckpointReader
-from strongroom.checkpoint.state import state_digest
+from strongroom.checkpoint.catalogue import Committed
+from strongroom.checkpoint.entries import FileEntry
+from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE
+from strongroom.checkpoint.reading.reader import CheckpointReader
+from strongroom.checkpoint.reading.state import state_digest
 from strongroom.errors import (
     InputError,
     IntegrityError,
@@ -25,6 +26,7 @@ from strongroom.storage.local import LocalStorage
 from strongroom.storage.memory import Faults, MemoryStorage
 from strongroom.verification.ladder import Rung, RungResult, VerificationReport, verify
 from tests.support.checkpoints import checkpoint_name, save_checkpoint, some_id, training_state
+from tests.support.crafted import craft, seal, whole
 
 FLIPS = 400
 
@@ -173,50 +175,52 @@ def test_a_storage_that_does_not_answer_proves_nothing() -> None:
         climb(storage)
 
 
-def reseal(storage: MemoryStorage, committed: Committed, contents: dict[str, bytes]) -> Committed:
+def reseal(storage: MemoryStorage, committed: Committed, contents: dict[str, bytes]) -> None:
     """Put other files in place, under a manifest and a seal that name them as they are."""
     for name, data in contents.items():
         storage.replace(f"{committed.folder}/{name}", data)
-    manifest = replace(
-        committed.manifest,
-        files=tuple(
-            FileEntry(name=file.name, num_bytes=len(data), sha256=Digest.of(data))
-            for file in committed.manifest.files
-            for data in [storage.read(f"{committed.folder}/{file.name}")]
-        ),
-    )
-    storage.replace(f"{committed.folder}/{SEAL_FILE}", seal_bytes(manifest.checkpoint_id))
-    storage.replace(f"{committed.folder}/{MANIFEST_FILE}", manifest.to_bytes())
-    return read_checkpoint(storage, committed.name)
+
+    def entry_of(file: FileEntry) -> FileEntry:
+        data = storage.read(f"{committed.folder}/{file.name}")
+        sha256 = None if file.sha256 is None else Digest.of(data)
+        return replace(file, num_bytes=len(data), sha256=sha256)
+
+    files = tuple(map(entry_of, committed.manifest.files))
+    seal(storage, replace(committed.manifest, files=files))
 
 
-def test_a_shard_of_another_save_is_named_at_rung_2() -> None:
+def crafted(storage: MemoryStorage, version: int, step: int = 10) -> Committed:
+    return craft(storage, [whole(training_state())], step, version=version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_shard_of_another_save_is_named_by_its_header(version: int) -> None:
     storage = MemoryStorage()
-    committed, other = save_checkpoint(storage, 10), save_checkpoint(storage, 20)
+    committed, other = crafted(storage, version), crafted(storage, version, 20)
     # The same tensors, so every chunk fits: only the first line tells the shards apart.
-    mine = storage.read(f"{committed.folder}/__0_0.distcp")
     theirs = storage.read(f"{other.folder}/__0_0.distcp")
-    line = theirs[: theirs.index(b"\n") + 1]
-    reseal(storage, committed, {"__0_0.distcp": line + mine[len(line) :]})
+    reseal(storage, committed, {"__0_0.distcp": theirs})
     report = climb(storage)
-    assert report.failed_at is Rung.STRUCTURE
+    assert report.failed_at is Rung.BYTES
     assert other.manifest.save_id in report.findings[0]
     assert committed.manifest.save_id in report.findings[0]
 
 
-def test_a_shard_without_its_first_line_is_named_at_rung_2() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_shard_without_its_first_line_is_named(version: int) -> None:
     storage = MemoryStorage()
-    committed = save_checkpoint(storage)
+    committed = crafted(storage, version)
     shard = storage.read(f"{committed.folder}/__0_0.distcp")
     reseal(storage, committed, {"__0_0.distcp": b"\0" * 128 + shard[128:]})
     report = climb(storage)
-    assert report.failed_at is Rung.STRUCTURE
+    assert report.failed_at is Rung.BYTES
     assert "__0_0.distcp" in report.findings[0]
+    assert fault_of(report).offset == 0
 
 
 def test_chunks_are_checked_at_rung_2_although_the_file_is_as_named() -> None:
     storage = MemoryStorage()
-    committed = save_checkpoint(storage)
+    committed = crafted(storage, 1)
     chunk = committed.manifest.tensor("model.layer.weight").chunks[0]
     shard = bytearray(storage.read(f"{committed.folder}/__0_0.distcp"))
     shard[chunk.offset] ^= 1
@@ -270,7 +274,8 @@ def test_a_bad_read_is_no_success() -> None:
     assert "bytes outside of any tensor" in report.findings[0]
 
 
-def test_memory_does_not_grow_with_the_file() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_does_not_grow_with_the_file(version: int) -> None:
     class Recording(MemoryStorage):
         largest = 0
 
@@ -281,9 +286,9 @@ def test_memory_does_not_grow_with_the_file() -> None:
 
     storage = Recording()
     state = training_state() | {"rng.0.torch": torch.zeros(20 * 2**20, dtype=torch.uint8)}
-    save_checkpoint(storage, tensors=state)
+    craft(storage, [whole(state)], version=version)
     assert climb(storage).passed
-    assert storage.largest == 8 * 2**20
+    assert storage.largest == 2 * 2**20  # of each thread, whatever the size of file or chunk
 
 
 def test_findings_of_another_kind_are_a_verification_error() -> None:

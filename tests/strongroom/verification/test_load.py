@@ -127,6 +127,17 @@ def test_the_loaded_model_is_the_trained_one(trained: Trained) -> None:
     assert probe_loss(base, PROBE) != probe_loss(model, PROBE), "nothing was trained"
 
 
+def test_buffers_that_no_checkpoint_holds_are_those_of_a_fresh_model(trained: Trained) -> None:
+    """As rotary frequencies, which nobody may leave as garbage (huggingface/transformers#45902)."""
+    wanted = dict(fresh_model(trained.storage, trained.record, trained.cache).named_buffers())
+    model = load_model(trained.storage, trained.committed, trained.record, trained.cache)
+    buffers = dict(model.named_buffers())
+    unsaved = set(buffers) - set(model.state_dict())
+    assert unsaved, "the model has no such buffer"
+    assert all(torch.equal(buffers[name], wanted[name]) for name in wanted)
+    assert not any(buffers[name].is_meta for name in buffers)
+
+
 def test_another_loss_than_at_the_save_is_a_finding(tmp_path: Path) -> None:
     report = train(tmp_path, adapter=LORA, dtype="float32", probe_error=1e-4).climb()
     assert report.failed_at is Rung.LOAD

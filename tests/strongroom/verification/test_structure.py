@@ -21,6 +21,22 @@ def test_a_whole_manifest_has_no_faults(manifest: Manifest) -> None:
     assert structure_faults(manifest) == []
 
 
+def test_a_rank_may_have_several_shards_and_files_may_be_borrowed(manifest: Manifest) -> None:
+    own = with_files("__0_1.distcp", "__0_2.distcp")(manifest)
+    assert structure_faults(own) == []
+    borrowed = replace(
+        manifest.files[-1],
+        name="attempt-0001/step-00000002/__5_0.distcp",
+        lender=manifest.checkpoint_id,
+    )
+    assert structure_faults(replace(manifest, files=(*manifest.files, borrowed))) == []
+
+
+def test_the_order_of_more_rows_than_a_run_could_have_is_not_made(manifest: Manifest) -> None:
+    huge = {**CURSOR, "num_rows": 2**50, "order_digest": "sha256:" + "0" * 64}
+    assert structure_faults(state(cursor=huge)(manifest)) == []
+
+
 def drop(*names: str) -> Callable[[Manifest], Manifest]:
     return lambda manifest: replace(
         manifest,
@@ -37,6 +53,12 @@ def state(**changes: Any) -> Callable[[Manifest], Manifest]:  # noqa: ANN401 -- 
             for name, section in {**manifest.state, **changes}.items()
             if section is not None
         },
+    )
+
+
+def with_files(*names: str) -> Callable[[Manifest], Manifest]:
+    return lambda manifest: replace(
+        manifest, files=(*manifest.files, *(replace(manifest.files[-1], name=n) for n in names))
     )
 
 
@@ -64,8 +86,16 @@ CURSOR = {"order": "sha256-sort/1", "seed": 3, "num_rows": 10, "epoch": 0, "posi
         (drop("rng."), "missing ['rng.0.numpy', 'rng.0.python', 'rng.0.torch']"),
         (
             lambda m: replace(m, world_size=2),
-            "files: expected one shard of each of 2 ranks and .metadata, missing ['__1_0.distcp']",
+            "files: expected shards of each of 2 ranks, numbered without a gap, and .metadata, "
+            "missing ['__1_0.distcp'], too many []",
         ),
+        (
+            with_files("__0_2.distcp"),
+            "numbered without a gap, and .metadata, missing [], too many ['__0_2.distcp']",
+        ),
+        (with_files("__00_1.distcp", "notes"), "too many ['__00_1.distcp', 'notes']"),
+        (lambda m: replace(m, world_size=2**50), f"a shard of each of {2**50} ranks, got 2"),
+        (lambda m: replace(m, world_size=2**50), f"some of each of {2**50} ranks"),
         (
             lambda m: replace(m, world_size=2),
             "missing ['rng.1.numpy', 'rng.1.python', 'rng.1.torch']",
@@ -77,6 +107,7 @@ CURSOR = {"order": "sha256-sort/1", "seed": 3, "num_rows": 10, "epoch": 0, "posi
         ),
         (state(cursor=None), "state.cursor: expected the order"),
         (state(cursor=CURSOR), "state.stored cursor: expected a position below 10 rows"),
+        (state(cursor={**CURSOR, "num_rows": 2**50, "position": 2**50}), "a position below"),
         (state(scheduler=None), "state.scheduler: expected the schedule's state, got none"),
         (state(counters=None), "state.counters.tokens: expected an integer, got None"),
         (

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from strongroom.checkpoint.manifest import SEAL_FILE
+import pytest
+import torch
+
+from strongroom.checkpoint.catalogue import Committed
+from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE
 from strongroom.ledger.events import Event, EventKind
 from strongroom.ledger.history import History
 from strongroom.names import CheckpointId
@@ -12,6 +16,7 @@ from tests.support.checkpoints import (
     save_checkpoint,
     some_id,
     training_state,
+    write_checkpoint,
 )
 
 SERVICE = "service:ed25519-0123456789abcdef"
@@ -43,6 +48,11 @@ def test_the_newest_step_of_the_newest_attempt_is_chosen() -> None:
 
 
 def test_what_does_not_hold_is_passed_over_with_its_reason() -> None:
+    """Weights alone (step 60) and a save that died (step 20) are not resumed from.
+
+    Reports huggingface/transformers#35782, pytorch/torchtitan#315 and
+    NVIDIA-NeMo/Megatron-Bridge#5746.
+    """
     storage = MemoryStorage()
     for step in (10, 20, 30, 40, 50):
         save_checkpoint(storage, step)
@@ -100,3 +110,49 @@ def test_another_checkpoint_in_the_place_of_the_committed_one_is_passed_over() -
     committed, rejected = newest_usable(storage, RUN, history=history)
     assert committed is None
     assert "another manifest stands than the one the ledger recorded" in rejected[0][1]
+
+
+@pytest.fixture
+def chain() -> tuple[MemoryStorage, Committed, Committed]:
+    """Return a full checkpoint of step 20 and a delta on it of step 30, after a full one of 10."""
+    storage = MemoryStorage()
+    write_checkpoint(storage, 10)
+    full = write_checkpoint(storage, 20)
+    changed = {**training_state(20), "rng.0.numpy": torch.arange(5)}
+    delta = write_checkpoint(storage, 30, tensors=changed, base=full.manifest)
+    assert delta.manifest.lenders == {full.name: full.checkpoint_id}
+    return storage, full, delta
+
+
+def test_a_delta_is_as_usable_as_a_full_checkpoint(
+    chain: tuple[MemoryStorage, Committed, Committed],
+) -> None:
+    storage, _, delta = chain
+    assert newest_usable(storage, RUN) == (delta, [])
+
+
+def test_a_delta_whose_lender_is_damaged_or_gone_is_passed_over_by_name(
+    chain: tuple[MemoryStorage, Committed, Committed],
+) -> None:
+    storage, full, delta = chain
+    (chunk,) = delta.manifest.tensor("model.layer.weight").chunks
+    shard = delta.manifest.key_of(chunk.file)
+    assert shard == f"{full.folder}/__0_0.distcp"
+    right = storage.read(shard)
+    broken = bytearray(right)
+    broken[chunk.offset + chunk.num_bytes // 2] ^= 1
+    storage.replace(shard, bytes(broken))
+    committed, rejected = newest_usable(storage, RUN)
+    assert committed is not None
+    assert committed.name == checkpoint_name(10)
+    assert [name.step.number for name, _ in rejected] == [30, 20]
+    assert all(shard in reason and "model.layer.weight" in reason for _, reason in rejected)
+    storage.replace(shard, right)
+    storage.delete(f"{full.folder}/{MANIFEST_FILE}")
+    committed, rejected = newest_usable(storage, RUN)
+    assert committed is not None
+    assert committed.name == checkpoint_name(10)
+    ((name, reason),) = rejected
+    assert name == delta.name
+    assert f"{full.folder}/{MANIFEST_FILE}" in reason
+    assert "lends files is gone" in reason

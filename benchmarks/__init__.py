@@ -1,0 +1,1 @@
+"""What the engine costs, measured beside what people use instead; see docs/performance.md."""

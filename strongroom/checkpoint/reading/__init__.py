@@ -1,0 +1,1 @@
+"""Reads a checkpoint by its manifest: planned ranges, each byte checked before it is used."""

@@ -1,0 +1,1 @@
+"""Saves while training goes on: staging, and the thread or process that writes."""

@@ -1,0 +1,1 @@
+"""Writes a checkpoint: pieces of tensors into shards, then the commit."""
