@@ -90,8 +90,8 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --group bench
 	@touch $@
 
-bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others do (an hour on two cores)
-	@echo "[bench] five benchmarks, 5 rounds of 1 GiB each: about an hour, and the machine must do nothing else"
+bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others do (40 minutes on two cores)
+	@echo "[bench] five benchmarks, 5 rounds of 1 GiB each: about 40 minutes, and the machine must do nothing else"
 	@echo "[bench] BENCH='--mib 64 --rounds 1' takes 5 minutes, and shows that all works but no figure to rely on"
 	@mkdir -p $(BENCH_DIR)
 	@for name in $(BENCHMARKS); do \
@@ -100,7 +100,7 @@ bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others 
 
 # --- checks ------------------------------------------------------------------------------------------
 
-test: $(VENV)/.dev ## run every test (11 minutes on two cores)
+test: $(VENV)/.dev ## run every test (13 minutes on two cores)
 	@echo "[test] all tests; those whose system package is missing are skipped by name (make system-deps installs them)"
 	@$(BIN)/python -m pytest
 

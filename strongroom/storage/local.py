@@ -16,6 +16,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from stat import S_ISREG
+from threading import Lock
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -238,6 +239,7 @@ class _Writer:
     ) -> None:
         self._num_bytes = num_bytes
         self._spans: list[tuple[int, int]] = []
+        self._turn = Lock()
         self._target = root / key
         self._temp = root / UNFINISHED / uuid4().hex
         self._place = place
@@ -254,7 +256,8 @@ class _Writer:
 
     def put(self, part: Part) -> None:
         done = 0
-        with os_errors_named("write", self._target):
+        # One at a time: the kernel lets but one write to a file, and has the others spin meanwhile.
+        with self._turn, os_errors_named("write", self._target):
             while left := views(part.buffers, start=done):
                 done += os.pwritev(self._file.fileno(), left, part.offset + done)
         self._spans.append((part.offset, part.offset + done))
