@@ -11,13 +11,11 @@ import re
 from dataclasses import dataclass
 
 from strongroom import canonical
-from strongroom.errors import FormatError, InputError
-from strongroom.names import Attempt, CheckpointName, RunKey, Step
+from strongroom.names import CheckpointName
 
 FORMAT = "strongroom.shard/1"
 ALIGNMENT = 64
 """Bytes; the header takes a multiple of it."""
-HEADER_MAX_BYTES = 512
 METADATA_FILE = ".metadata"
 """The index of stock readers, a pickle: written and hashed, never opened here."""
 SHARD_NAME = re.compile(r"__(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})\.distcp")
@@ -56,30 +54,3 @@ class ShardHeader:
         )
         line += b"\n"
         return line + padding(len(line))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, where: str) -> ShardHeader:
-        """Read the header from the first bytes of a shard; what follows the line is not looked at.
-
-        Raises:
-            FormatError: they do not start with one.
-        """
-        line, newline, _ = data[:HEADER_MAX_BYTES].partition(b"\n")
-        if not newline:
-            raise FormatError(
-                f"{where}: expected a {FORMAT} line in the first {HEADER_MAX_BYTES} bytes, got none"
-            )
-        document = canonical.loads(line, what=f"{where}, first line")
-        try:
-            header = cls(
-                name=CheckpointName(
-                    RunKey(document["run"]), Attempt(document["attempt"]), Step(document["step"])
-                ),
-                save_id=document["save_id"],
-                rank=document["rank"],
-            )
-        except (KeyError, TypeError, InputError) as error:
-            raise FormatError(f"{where}, first line: a field is missing: {error!r}") from error
-        if not data.startswith(header.to_bytes()[: len(line)]):
-            raise FormatError(f"{where}, first line: expected format {FORMAT!r}, got {line!r}")
-        return header

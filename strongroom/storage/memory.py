@@ -17,6 +17,7 @@ A crash is a kill: every later call through the same handle raises `SimulatedCra
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -190,7 +191,7 @@ class MemoryStorage:
         return discarded
 
 
-class _Unfinished:
+class _Unfinished(ABC):
     """One new object that nobody sees before the commit."""
 
     def __init__(self, process: _Process, key: str) -> None:
@@ -232,8 +233,9 @@ class _Unfinished:
             yield
             disk.unfinished[self._stream_id] += num_bytes
 
+    @abstractmethod
     def _whole(self) -> bytes:
-        raise NotImplementedError
+        """Return all that was written; raise StorageError if something is missing."""
 
 
 class _Writer(_Unfinished):

@@ -7,6 +7,7 @@ the upload, and deletes an object that cannot be locked.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -30,7 +31,7 @@ def part_bytes_after(sent_bytes: int, *, first_bytes: int) -> int:
     return min(max(first_bytes, sent_bytes // 1000), MAX_PART_BYTES)
 
 
-class _NewObject:
+class _NewObject(ABC):
     """What the writers share: the beginning and the end."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -57,9 +58,9 @@ class _NewObject:
         if error is not None:
             self._abort(error)
 
+    @abstractmethod
     def _commit(self) -> str:
         """Make all that was written the object; return its version id."""
-        raise NotImplementedError
 
     def _complete(self, upload: Upload) -> str:
         self._check_absent()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import ipaddress
 import logging
 import os
 import ssl
@@ -22,10 +21,6 @@ from threading import Barrier, Event, Thread
 
 import pytest
 from botocore import auth
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from strongroom.errors import (
     IntegrityError,
@@ -38,6 +33,7 @@ from strongroom.storage.base import Part
 from strongroom.storage.s3 import S3Settings, S3Storage
 from strongroom.storage.s3_body import Body
 from strongroom.storage.s3_errors import BUSY_TRIES
+from tests.support.certificate import write_certificate
 
 MIB = 1 << 20
 GIVEN = Digest.of(b"whatever the caller says it is")
@@ -600,31 +596,8 @@ def test_an_empty_answer_is_no_empty_list() -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate of 127.0.0.1 that it signed itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stub")])
-    now = dt.datetime.now(dt.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
     path = tmp_path / "stub.pem"
-    path.write_bytes(
-        made.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    write_certificate(path)
     return path
 
 

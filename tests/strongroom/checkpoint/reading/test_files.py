@@ -41,6 +41,32 @@ def test_a_shard_begins_with_what_its_manifest_and_name_say() -> None:
     assert shard_header(committed.manifest, f"__{'9' * 5000}_0.distcp") is None
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\n", b" "),
+        (b"shard/1", b"shard/2"),
+        (b'"rank":0,', b""),
+        (b'{"attempt"', b'{ "attempt"'),
+        (b'"save_id"', b'"colour":1,"save_id"'),
+        (b'"attempt":1', b'"attempt":2'),
+        (b'"rank":0', b'"rank":1'),
+    ],
+)
+def test_any_other_header_is_refused(old: bytes, new: bytes) -> None:
+    storage = MemoryStorage()
+    committed = craft(storage, [whole({"w": torch.ones(5)})])
+    key = f"{committed.folder}/__0_0.distcp"
+    shard = storage.read(key)
+    header = shard_header(committed.manifest, "__0_0.distcp")
+    assert header is not None
+    assert old in header
+    other = header.replace(old, new)[: len(header)].ljust(len(header), b"\0")
+    storage.replace(key, other + shard[len(header) :])
+    with pytest.raises(IntegrityError, match="does not begin with the header of its save"):
+        CheckpointFiles(storage, committed).check(["__0_0.distcp"], threads=1)
+
+
 def test_each_file_is_looked_at_once_and_a_lender_too() -> None:
     storage = Counting()
     tensors = {"v": torch.ones(3), "w": torch.ones(5)}
