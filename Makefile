@@ -25,7 +25,7 @@ export HF_HUB_OFFLINE ?= 1
 export DAGSTER_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help finetune test bench check wheel-test docs-test dev system-deps clean format
+.PHONY: help finetune test bench matrix soak check wheel-test docs-test dev system-deps clean format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,8 +62,8 @@ $(DAGSTER_HOME)/dagster.yaml: dagster.yaml
 	@if [ "$(DAGSTER_HOME)" = "$(HOME_DIR)/dagster" ] || [ ! -e $@ ]; then cp dagster.yaml $@; fi
 
 system-deps: ## install the system packages that some tests need (asks for root)
-	@echo "[system-deps] installing git, make, Python's venv module, Chromium with its driver and a Ceph S3 gateway (3 minutes)"
-	@# Where systemd runs it would start Ceph's own services; the tests start theirs by themselves.
+	@echo "[system-deps] installing git, make, Python's venv module, Chromium with its driver and a Ceph S3 gateway, Slurm and a compiler (3 minutes)"
+	@# Where systemd runs it would start their own services; the tests start theirs by themselves.
 	@as_root=; if [ "$$(id -u)" != 0 ]; then \
 	  command -v sudo >/dev/null || { echo "system-deps needs root: install sudo, or run it as root"; exit 1; }; \
 	  as_root=sudo; fi; \
@@ -71,7 +71,8 @@ system-deps: ## install the system packages that some tests need (asks for root)
 	if [ -d /run/systemd/system ] && ! command -v ceph-mon >/dev/null; then \
 	  $$as_root systemctl mask --quiet ceph.target ceph-crash.service; fi; \
 	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  git make python3-venv chromium chromium-driver radosgw ceph-mon ceph-osd ceph-common >/dev/null
+	  git make python3-venv chromium chromium-driver radosgw ceph-mon ceph-osd ceph-common \
+	  slurm-wlm munge g++ >/dev/null
 
 # --- the main job ----------------------------------------------------------------------------------
 
@@ -97,6 +98,16 @@ bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others 
 	@for name in $(BENCHMARKS); do \
 	  $(BIN)/python -m benchmarks.$$name --json $(BENCH) >$(BENCH_DIR)/$$name.json; done
 	@$(BIN)/python -m benchmarks.report $(BENCHMARKS:%=$(BENCH_DIR)/%.json)
+
+matrix: $(VENV)/.dev ## resume under every placement from every other, and compare (8 minutes on two cores)
+	@echo "[matrix] every strategy, method and number of ranks goes on from every other's checkpoint"
+	@mkdir -p $(BENCH_DIR)
+	@$(BIN)/python -m benchmarks.reliability.matrix --out $(BENCH_DIR)/matrix.json $(MATRIX)
+
+soak: $(VENV)/.dev ## kill a training 50 times per strategy, and compare its end (40 minutes on two cores)
+	@echo "[soak] runs that are killed again and again must end as if they had been left alone"
+	@mkdir -p $(BENCH_DIR)
+	@$(BIN)/python -m benchmarks.reliability.soak --out $(BENCH_DIR)/soak.json $(SOAK)
 
 # --- checks ------------------------------------------------------------------------------------------
 

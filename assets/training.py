@@ -12,15 +12,18 @@ from assets.versions import dataset_origin, model_origin, newest_version, tokeni
 from resources.launcher import Events, Launcher
 from resources.recipe import Recipe
 from resources.store import StoreResource
-from strongroom.canonical import JsonObject
 from strongroom.checkpoint.catalogue import checkpoint_names, read_checkpoint
 from strongroom.checkpoint.run_record import RunRecord, read_run
 from strongroom.custody.context import Custody
+from strongroom.custody.doctor import preflight_run
 from strongroom.custody.inputs import prepare_run
 from strongroom.custody.train import follow_training
 from strongroom.errors import UnknownNameError
 from strongroom.names import CheckpointName, RunKey
+from strongroom.training.config import RunConfig, same_run
+from strongroom.training.launching.spec import LaunchSettings
 from strongroom.training.reporting import ReportKind
+from strongroom.training.wording import in_words
 
 POOL = "training"
 STEP_LOG_S = 5.0
@@ -43,7 +46,7 @@ def finetune_run(
 ) -> dg.MaterializeResult:
     custody = store.custody()
     record = _record(context, custody, store, recipe)
-    measured = train(context, custody, record, launcher)
+    measured = train(context, custody, record, launcher, recipe.load())
     last = read_checkpoint(custody.storage, checkpoint_names(custody.storage, record.run)[-1])
     told = texts(author=record.author, last_checkpoint=last.name)
     told |= numbers(last.manifest.metrics | measured)
@@ -51,14 +54,24 @@ def finetune_run(
 
 
 def train(
-    context: dg.AssetExecutionContext, custody: Custody, record: RunRecord, launcher: Launcher
+    context: dg.AssetExecutionContext,
+    custody: Custody,
+    record: RunRecord,
+    launcher: Launcher,
+    config: RunConfig,
 ) -> dict[str, float]:
     """Train to the end and register checkpoints on the way; return the numbers of the last step.
 
-    However it ends, what was committed and not heard of is registered from the store.
+    What the preflight finds is told first, and may stop it. However it ends, what was committed and
+    not heard of is registered from the store.
     """
+    examined = preflight_run(custody, record, config, ranks_are_here=launcher.ranks_are_here)
+    for event in examined.events():
+        context.log.warning(in_words(event, config.train.steps))
+    examined.raise_if_stopped()
     try:
-        with closing(launcher.stream(context, custody, record)) as events:
+        settings = LaunchSettings.of(config)
+        with closing(launcher.stream(context, custody, record, settings)) as events:
             return _follow(context, custody, record, events)
     finally:
         for name in missed(context.instance, checkpoint_names(custody.storage, record.run)):
@@ -76,7 +89,7 @@ def _follow(
             if monotonic() - told_at < STEP_LOG_S:
                 continue
             told_at = monotonic()
-        context.log.info(sentence(event, record))
+        context.log.info(in_words(event, record.config["train"]["steps"]))
         if event["kind"] == ReportKind.COMMITTED:
             name = CheckpointName.parse(event["checkpoint"])
             measured = {
@@ -85,29 +98,6 @@ def _follow(
             }
             context.log_event(register(context.instance, custody.storage, name, measured))
     return step
-
-
-def sentence(event: JsonObject, record: RunRecord) -> str:
-    """Say an event in plain words."""
-    match event["kind"]:
-        case ReportKind.STARTED:
-            origin = event["resumed_from"]
-            start = "from the base model" if origin is None else f"again from {origin}"
-            return f"training starts {start}, attempt {event['attempt']}"
-        case ReportKind.STEP:
-            steps = record.config["train"]["steps"]
-            return (
-                f"step {event['step']} of {steps}: loss {event['loss']:.4f}, "
-                f"{event['tokens_per_s']:.0f} tokens/s"
-            )
-        case ReportKind.COMMITTED:
-            return f"checkpoint committed at step {event['step']}: {event['num_bytes']:,} bytes"
-        case ReportKind.STOPPED:
-            return f"training was asked to stop and did, at step {event['step']}"
-        case ReportKind.FINISHED:
-            return f"training finished at step {event['step']}"
-        case kind:
-            return f"{kind}: {event}"
 
 
 def _record(
@@ -119,7 +109,7 @@ def _record(
         standing = read_run(custody.storage, run)
     except UnknownNameError:
         standing = None
-    if standing is not None and standing.inputs.config == config.digest:
+    if standing is not None and same_run(standing.config, config.to_json()):
         return standing
     base = newest_version(context.instance, "base_model", model_origin(config))
     origin = dataset_origin(config, recipe.base_dir, base)

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from strongroom.canonical import JsonObject
 PACKAGES = ("strongroom", "torch", "boto3", "botocore", "s3fs", "s3torchconnector")
 
 
-def describe_machine() -> JsonObject:
+def describe_machine(packages: Sequence[str] = PACKAGES) -> JsonObject:
     """Return processor, memory, kernel, versions, and how busy the machine is at this moment."""
     memory_kib = int(_field("/proc/meminfo", "MemTotal").split()[0])
     return {
@@ -24,7 +25,7 @@ def describe_machine() -> JsonObject:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "ceph": _ceph_version(),
-        "packages": {name: _package_version(name) for name in PACKAGES},
+        "packages": {name: _package_version(name) for name in packages},
         "load_average_1min": os.getloadavg()[0],
     }
 

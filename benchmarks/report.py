@@ -62,13 +62,22 @@ def updated(page: str, documents: Sequence[Mapping[str, Any]]) -> str:
     }
     blocks[TARGETS] = _targets([target for doc in documents for target in doc["targets"]])
     for name, text in blocks.items():
-        begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
-        before, begun, rest = page.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not (begun and ended):
-            raise ValueError(f"the page has no {begin} ... {end} for the tables to stand in")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
+        page = with_block(page, name, text)
     return page
+
+
+def with_block(page: str, name: str, text: str) -> str:
+    """Return `page` with what stands in the block `name` written anew.
+
+    Raises:
+        ValueError: the page has no such block.
+    """
+    begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (begun and ended):
+        raise ValueError(f"the page has no {begin} ... {end} for the tables to stand in")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def _machine(document: Mapping[str, Any]) -> str:
@@ -100,7 +109,7 @@ def _table(table: Mapping[str, Any]) -> str:
     ]
     heads = [QUANTITIES[name][0] for name in quantities]
     heads.append(f"{QUANTITIES[quantity][0].partition(',')[0]} ÷ {base}")
-    return _grid([table["title"], *heads], lines)
+    return grid([table["title"], *heads], lines)
 
 
 def _cell(samples: Sequence[float], form: str, *, with_range: bool) -> str:
@@ -115,7 +124,7 @@ def _cell(samples: Sequence[float], form: str, *, with_range: bool) -> str:
 def _targets(targets: Sequence[Mapping[str, Any]]) -> str:
     verdicts = {True: "reached", False: "**falls short**", None: "not measured"}
     signs = {"<=": "≤", ">=": "≥"}
-    return _grid(
+    return grid(
         ["figure", "target", "measured", ""],
         [
             [
@@ -129,7 +138,7 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table whose columns line up in a terminal too; numbers to the right."""
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
 

@@ -8,7 +8,7 @@ included, and `strongroom train` hears the same.
 """
 
 from collections.abc import Generator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import dagster as dg
 from pydantic import Field
@@ -16,18 +16,34 @@ from pydantic import Field
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.run_record import RunRecord
 from strongroom.custody.context import Custody
-from strongroom.training.launch import Launch, launch
+from strongroom.training.launching.spec import Launch, LaunchSettings
+from strongroom.training.launching.supervise import supervise
+from strongroom.training.launching.torchrun import launch
 
 Events = Generator[JsonObject, None, None]
 
 
 class Launcher(Protocol):
-    """Starts a training and yields its events."""
+    """Starts a training and yields its events.
+
+    Attributes:
+        ranks_are_here: whether they run on the machine of the step, whose memory, disk and
+            accelerators the preflight then looks at.
+    """
+
+    ranks_are_here: ClassVar[bool]
 
     def stream(
-        self, context: dg.AssetExecutionContext, custody: Custody, record: RunRecord
+        self,
+        context: dg.AssetExecutionContext,
+        custody: Custody,
+        record: RunRecord,
+        settings: LaunchSettings,
     ) -> Events:
         """Yield the events of the training (`strongroom.training.reporting`) until it has ended.
+
+        `settings` say how it is spread, watched and tracked; where it fails by accident it is
+        started again, as they allow.
 
         An interruption raised in here, as when a Dagster run is terminated, asks the training to
         stop, yields what it still reports and is raised again; closing the generator stops it too.
@@ -42,6 +58,8 @@ class Launcher(Protocol):
 class TorchrunLauncher(dg.ConfigurableResource):
     """Launches on this machine, through torchrun."""
 
+    ranks_are_here: ClassVar[bool] = True
+
     grace_s: float = Field(
         default=120.0,
         gt=0.0,
@@ -53,6 +71,7 @@ class TorchrunLauncher(dg.ConfigurableResource):
         context: dg.AssetExecutionContext,  # noqa: ARG002 -- for launchers that speak Pipes
         custody: Custody,
         record: RunRecord,
+        settings: LaunchSettings,
     ) -> Events:
         """Launch the training and yield its events."""
         spec = Launch.of(
@@ -60,6 +79,7 @@ class TorchrunLauncher(dg.ConfigurableResource):
             store_url=custody.store.url,
             keys=custody.keys.path,
             cache=custody.cache,
+            settings=settings,
             grace_s=self.grace_s,
         )
-        yield from launch(spec)
+        yield from supervise(spec, record, launch)

@@ -252,6 +252,34 @@ class PeerError(TrainingError):
     exit_code = 63
 
 
+class PreflightError(StrongroomError):
+    """A check before the launch found what cannot work; `findings` says what, why and the mend."""
+
+    exit_code = 64
+
+    def __init__(self, findings: list[dict[str, Any]]) -> None:
+        self.findings = findings
+        lines = "\n".join(
+            f"  - {found['check']}: {found['saw']}; {found['mend']}" for found in findings
+        )
+        super().__init__(
+            f"preflight: {len(findings)} finding(s) stop the launch:\n{lines}\n"
+            "a check that is wrong about this run is named in preflight.ignore"
+        )
+
+
+class HungError(TrainingError):
+    """Training took no step for longer than is allowed, and was ended."""
+
+    exit_code = 65
+
+
+class RankLostError(TrainingError):
+    """A rank died without a word: killed, or out of memory."""
+
+    exit_code = 66
+
+
 class PreemptedError(TrainingError):
     """Training was asked to stop, committed a last checkpoint and left (EX_TEMPFAIL)."""
 

@@ -34,7 +34,7 @@ def parse(kind: type[T], document: object, *, source: str) -> T:
 
 def to_json(value: object) -> JsonObject:
     """Return a dataclass as a JSON object; tuples become lists."""
-    document: JsonObject = _plain(value)
+    document: JsonObject = plain(value)
     return document
 
 
@@ -52,16 +52,19 @@ def _fields_at(kind: type[Any], path: tuple[Any, ...]) -> list[str]:
     node = schema
     for part in path:
         node = node["items"] if isinstance(part, int) else node["properties"][part]
+        # A section that may be left empty is one of two options, of which null is the other.
+        node = next((option for option in node.get("anyOf", ()) if "$ref" in option), node)
         if reference := node.get("$ref"):
             node = schema["$defs"][reference.rsplit("/", 1)[-1]]
     return list(node["properties"])
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 -- JSON is whatever it is
+def plain(value: Any) -> Any:  # noqa: ANN401 -- JSON is whatever it is
+    """Return a value as JSON: a dataclass as an object, a tuple as a list."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

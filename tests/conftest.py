@@ -25,6 +25,7 @@ from tests.support.buckets import (
 )
 from tests.support.ceph import COMMANDS as CEPH_COMMANDS
 from tests.support.moto_server import moto_server, s3_url
+from tests.support.slurm import COMMANDS as SLURM_COMMANDS
 from tests.support.trained_store import custody, trained_store
 
 # Fixtures for every test.
@@ -50,7 +51,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("strongroom")
 
-SYSTEM_PACKAGES = {"ceph": CEPH_COMMANDS, "chromium": ("chromium", "chromedriver")}
+SYSTEM_PACKAGES = {
+    "ceph": CEPH_COMMANDS,
+    "chromium": ("chromium", "chromedriver"),
+    "compiler": ("g++",),
+    "slurm": SLURM_COMMANDS,
+}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("storage", "signing", "ledger", "checkpoint", "governance")
+ROOMS = ("storage", "signing", "planning", "ledger", "checkpoint", "governance")
 
 
 def main() -> int:

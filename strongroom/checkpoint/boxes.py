@@ -1,4 +1,4 @@
-"""Boxes of a tensor: how a large one is cut into pieces that each lie in memory in one run.
+"""Boxes of a tensor: how a large one is cut into pieces, and what boxes a run of elements makes.
 
 Pure arithmetic on shapes, so that a tensor is cut the same way at every save and an unchanged piece
 is found again in an earlier checkpoint. This module never imports torch.
@@ -56,3 +56,34 @@ def cut(shape: tuple[int, ...], *, item_bytes: int, max_bytes: int) -> Iterator[
         starts = [shape[0] * piece // pieces for piece in range(pieces + 1)]
         for start, end in itertools.pairwise(starts):
             yield Box((start, *(0 for _ in shape[1:])), (end - start, *shape[1:]))
+
+
+def boxes_of_range(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
+    """Return the fewest boxes that are the elements `start` to `stop` of a row-major tensor.
+
+    Laws: their row-major elements, joined, are those of the range, in order; there are at most
+    2 n - 1 boxes in n dimensions: rows begun, whole rows, rows left unfinished, at each depth. A
+    tensor without elements is one box, so that it is not lost; any other empty range is none.
+    """
+    if math.prod(shape) == 0 or not shape:
+        return [] if shape == () and start == stop else [Box((0,) * len(shape), shape)]
+    if start >= stop:
+        return []
+    row = math.prod(shape[1:])
+    first, last = start // row, stop // row
+    if first == last:  # inside one row
+        return _in_row(shape, first, start - first * row, stop - first * row)
+    boxes = []
+    if start % row:
+        boxes += _in_row(shape, first, start % row, row)
+        first += 1
+    if first < last:
+        zeros = (0,) * (len(shape) - 1)
+        boxes.append(Box((first, *zeros), (last - first, *shape[1:])))
+    if stop % row:
+        boxes += _in_row(shape, last, 0, stop % row)
+    return boxes
+
+
+def _in_row(shape: tuple[int, ...], row: int, start: int, stop: int) -> list[Box]:
+    return [Box((row, *at), (1, *size)) for at, size in boxes_of_range(shape[1:], start, stop)]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from strongroom.names import Attempt, CheckpointName, RunKey
 
 RUNS = "runs"
+LAUNCHES = "launches"
+"""News of trainings that run elsewhere, apart from what they make: may be deleted at any time."""
 
 
 def run_folder(run: RunKey) -> str:
@@ -33,3 +35,8 @@ def attempt_record_key(run: RunKey, attempt: Attempt) -> str:
 def checkpoint_folder(name: CheckpointName) -> str:
     """`runs/<run>/attempt-0001/step-00000010`: one DCP directory."""
     return f"{attempt_folder(name.run, name.attempt)}/{name.step}"
+
+
+def launches_folder(run: RunKey) -> str:
+    """`launches/<run>`."""
+    return f"{LAUNCHES}/{run}"

@@ -1,35 +1,30 @@
-"""What a run is made from, and which of its attempts may write: `run.json` and `attempt.json`.
+"""What a run is made from: `run.json`, created once and never rewritten.
 
-Order: `create_run` once per run, `claim_attempt` once per process launch, then checkpoints. Both
-documents are created, never rewritten; an attempt's existence fences off every lower one.
 This module never imports torch.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from strongroom import canonical, clock
+from strongroom import canonical
 from strongroom.canonical import JsonObject
-from strongroom.checkpoint.layout import attempt_record_key, run_folder, run_record_key
+from strongroom.checkpoint.layout import run_record_key
 from strongroom.checkpoint.manifest import Inputs
 from strongroom.errors import (
     ConflictError,
-    FencedError,
     FormatError,
     InputError,
     ObjectMissingError,
     UnknownNameError,
 )
-from strongroom.names import Attempt, RunKey
+from strongroom.names import RunKey
 from strongroom.storage.base import Storage
 
-FORMAT = "strongroom.run/1"
-ATTEMPT_FORMAT = "strongroom.attempt/1"
-MAX_CLAIMS = 20
-"""How often a launch tries the next number before it gives up; each try lost means that another
-process of the same run started in that moment."""
+FORMATS = ("strongroom.run/1", "strongroom.run/2")
+"""Version 1 says nothing of how exactly the run can be repeated."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +60,9 @@ class RunRecord:
         config: the run's configuration as JSON; its digest is `inputs.config`.
         code: revision of the code that made the record.
         environment: versions of what it ran with.
+        inexact: why the run, repeated as it is, may not come out the same bit for bit; empty where
+            nothing stands against it.
+        version: of the format.
     """
 
     run: RunKey
@@ -75,12 +73,16 @@ class RunRecord:
     code: JsonObject
     environment: JsonObject
     probe: Probe
+    inexact: tuple[str, ...] = ()
+    version: int = len(FORMATS)
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes: what `run.json` holds."""
+        exactness = {} if self.version == 1 else {"inexact": list(self.inexact)}
         return canonical.dumps(
             {
-                "format": FORMAT,
+                **exactness,
+                "format": FORMATS[self.version - 1],
                 "run": str(self.run),
                 "author": self.author,
                 "created": self.created,
@@ -103,11 +105,13 @@ class RunRecord:
             FormatError: not canonical, of an unknown format version, or of the wrong shape.
         """
         document = canonical.loads(data, what=where)
-        if document.get("format") != FORMAT:
+        found = document.get("format")
+        if found not in FORMATS:
             raise FormatError(
-                f"{where}: expected format {FORMAT!r}, got {document.get('format')!r}; "
+                f"{where}: expected a format of {', '.join(FORMATS)}, got {found!r}; "
                 "use a release of strongroom that knows it"
             )
+        version = FORMATS.index(found) + 1
         try:
             record = cls(
                 run=RunKey.parse(document["run"]),
@@ -121,18 +125,28 @@ class RunRecord:
                     token_ids=tuple(document["probe"]["token_ids"]),
                     trained=tuple(document["probe"]["trained"]),
                 ),
+                inexact=() if version == 1 else tuple(document["inexact"]),
+                version=version,
             )
         except (AttributeError, KeyError, TypeError, InputError) as error:
             raise FormatError(f"{where}: a field is missing or malformed: {error!r}") from error
         if record.to_bytes() != data:
-            raise FormatError(f"{where}: holds fields that {FORMAT} does not have")
+            raise FormatError(f"{where}: holds fields that {found} does not have")
         return record
 
 
-def create_run(storage: Storage, record: RunRecord) -> RunRecord:
+def create_run(
+    storage: Storage, record: RunRecord, *, free_fields: Collection[str] = ()
+) -> RunRecord:
     """Store the record of a new run, or return the one that stands if it means the same run.
 
     The standing record wins: its author, code and environment are those of the first launch.
+
+    Args:
+        storage: where to.
+        record: the run as it is wanted.
+        free_fields: fields of the configuration, such as `config.train.world_size`, that may be
+            others at each attempt.
 
     Raises:
         ConflictError: a run of that key stands with another configuration or other inputs.
@@ -141,7 +155,7 @@ def create_run(storage: Storage, record: RunRecord) -> RunRecord:
         storage.create(run_record_key(record.run), record.to_bytes())
     except ConflictError:
         standing = read_run(storage, record.run)
-        if differences := _differences(standing, record):
+        if differences := _differences(standing, record, free_fields):
             raise ConflictError(
                 f"run {record.run}: exists already with another {', '.join(differences)}; "
                 "a run's inputs never change: choose another run key, or give what it was "
@@ -172,82 +186,26 @@ def read_run(storage: Storage, run: RunKey) -> RunRecord:
     return record
 
 
-def claim_attempt(storage: Storage, run: RunKey) -> Attempt:
-    """Take the next attempt number of a run; from now on lower attempts may not commit.
-
-    Raises:
-        ConflictError: other launches of the same run took every number that was tried.
-    """
-    number = max((attempt.number for attempt in _attempts(storage, run)), default=0)
-    for _ in range(MAX_CLAIMS):
-        number += 1
-        attempt = Attempt(number)
-        document = {
-            "format": ATTEMPT_FORMAT,
-            "run": str(run),
-            "attempt": number,
-            "started": clock.now_utc(),
-        }
-        try:
-            storage.create(attempt_record_key(run, attempt), canonical.dumps(document))
-        except ConflictError:
-            continue
-        logger.info("attempt started: run=%s attempt=%d", run, number)
-        return attempt
-    raise ConflictError(
-        f"run {run}: {MAX_CLAIMS} attempt numbers up to {number} were taken by other processes; "
-        "find out what keeps launching this run, stop it, and try again"
-    )
-
-
-def newest_attempt(storage: Storage, run: RunKey) -> Attempt | None:
-    """Return the highest attempt that was claimed, or None before the first."""
-    for attempt in sorted(_attempts(storage, run), reverse=True):
-        if storage.stat(attempt_record_key(run, attempt)) is not None:
-            return attempt
-    return None
-
-
-def check_fence(storage: Storage, run: RunKey, attempt: Attempt) -> None:
-    """Return if `attempt` is the newest of its run: the check before every commit.
-
-    Raises:
-        FencedError: a newer attempt owns the run.
-    """
-    newest = newest_attempt(storage, run)
-    if newest != attempt:
-        raise FencedError(
-            f"run {run}: {attempt} may not commit any more: expected it to be the newest, got "
-            f"{newest}; stop this process, the newer one goes on"
-        )
-
-
-def _attempts(storage: Storage, run: RunKey) -> list[Attempt]:
-    attempts = []
-    for folder in storage.folders(run_folder(run)):
-        try:
-            attempts.append(Attempt.parse(folder))
-        except InputError:
-            continue  # not ours: left alone, and reported by the catalogue
-    return attempts
-
-
-def _differences(standing: RunRecord, wanted: RunRecord) -> list[str]:
-    """Name what differs, down to the field of the configuration."""
+def _differences(standing: RunRecord, wanted: RunRecord, free_fields: Collection[str]) -> list[str]:
+    """Name what differs, down to the field of the configuration; `free_fields` may."""
     names = [
         f"{name} ({getattr(standing.inputs, name).short}, asked for "
         f"{getattr(wanted.inputs, name).short})"
-        for name in ("base_model", "dataset", "tokenizer", "config")
+        for name in ("base_model", "dataset", "tokenizer")
         if getattr(standing.inputs, name) != getattr(wanted.inputs, name)
     ]
-    return names + _fields(standing.config, wanted.config, "config")
+    fields = _fields(standing.config, wanted.config, "config")
+    return names + [text for name, text in fields if name not in free_fields]
 
 
-def _fields(standing: object, wanted: object, path: str) -> list[str]:
+def _fields(standing: object, wanted: object, path: str) -> list[tuple[str, str]]:
+    """Return the path of every field that differs, and what it is in both."""
     if isinstance(standing, dict) and isinstance(wanted, dict):
         return [
             field
             for key in sorted({*standing, *wanted})
             for field in _fields(standing.get(key), wanted.get(key), f"{path}.{key}")
         ]
-    return [] if standing == wanted else [f"{path} ({standing!r}, asked for {wanted!r})"]
+    if standing == wanted:
+        return []
+    return [(path, f"{path} ({standing!r}, asked for {wanted!r})")]

@@ -19,6 +19,7 @@ from strongroom.cli.command import add_command, shared_options_last
 from strongroom.cli.commands import (
     audit,
     checkpoints,
+    doctor,
     errors,
     evaluation,
     export,
@@ -34,6 +35,7 @@ from strongroom.errors import StrongroomError
 
 COMMANDS: Mapping[str, Callable[..., Reply]] = {
     "train": train.train,
+    "doctor": doctor.doctor,
     "ls": checkpoints.ls,
     "show": checkpoints.show,
     "lineage": checkpoints.lineage,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from strongroom.canonical import JsonObject
+from strongroom.training.reporting import ReportKind
+from strongroom.training.wording import in_words
 
 Show = Callable[[JsonObject], None]
 """Takes one event of a training."""
@@ -55,23 +57,15 @@ def training_progress(num_steps: int) -> Iterator[Show]:
         task = progress.add_task("starting", total=num_steps, news="")
 
         def show(event: JsonObject) -> None:
-            if line := commit_in_words(event):
-                progress.console.print(line, markup=False, highlight=False)
-            if news := step_in_words(event):
+            if event["kind"] == ReportKind.STEP:
+                news = step_in_words(event)
                 progress.update(task, completed=event["step"], description="training", news=news)
+                return
+            progress.console.print(in_words(event, num_steps), markup=False, highlight=False)
 
         yield show
 
 
 def step_in_words(event: JsonObject) -> str:
-    """Return the numbers of a step, '' for an event of another kind."""
-    if event["kind"] != "training.step":
-        return ""
+    """Return the numbers of a step."""
     return f"loss {event['loss']:.4f}  {event['tokens_per_s']:.0f} tokens/s"
-
-
-def commit_in_words(event: JsonObject) -> str:
-    """Return the news of a committed checkpoint, '' for an event of another kind."""
-    if event["kind"] != "checkpoint.committed":
-        return ""
-    return f"committed step {event['step']}: {event['checkpoint_id'][7:19]}"

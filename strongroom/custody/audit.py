@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from strongroom.checkpoint.attempts import AttemptRecord, read_attempt
 from strongroom.checkpoint.catalogue import read_checkpoint
 from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.run_record import RunRecord, read_run
@@ -61,6 +62,7 @@ def audit_checkpoint(custody: Custody, checkpoint_id: CheckpointId) -> AuditReco
         proofs=read.proofs,
         keyring=custody.keys.keyring(),
         run=_run(custody, record, faults),
+        attempt=_attempt(custody, record, faults),
         manifest=_manifest(custody, record, faults),
         statements={item.checkpoint_id: _statements(custody, item, faults) for item in siblings},
         faults=faults,
@@ -123,6 +125,14 @@ def _run(custody: Custody, record: CheckpointRecord, faults: list[str]) -> RunRe
         return read_run(custody.storage, record.name.run)
     except (UnknownNameError, FormatError) as error:
         faults.append(f"The run's record cannot be read: {error}")
+        return None
+
+
+def _attempt(custody: Custody, record: CheckpointRecord, faults: list[str]) -> AttemptRecord | None:
+    try:
+        return read_attempt(custody.storage, record.name.run, record.name.attempt)
+    except (UnknownNameError, FormatError) as error:
+        faults.append(f"The attempt's record cannot be read: {error}")
         return None
 
 

@@ -32,6 +32,8 @@ from strongroom.names import Digest, RunKey
 from strongroom.storage.trees import fetch_tree, put_tree
 from strongroom.tokenizer.adapt import TokenizerReport, choose_tokenizer
 from strongroom.training.config import RunConfig
+from strongroom.training.exactness import run_inexactness
+from strongroom.training.placement import PLACEMENT_FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +141,10 @@ def prepare_run(  # noqa: PLR0913 -- the identity of a run is what it was made f
         probe=_probe(
             custody, dataset=dataset, tokenizer=tokenizer, max_tokens=config.data.max_tokens
         ),
+        inexact=run_inexactness(config),
     )
-    record = create_run(custody.storage, wanted)
+    free = [f"config.train.{name}" for name in PLACEMENT_FIELDS]
+    record = create_run(custody.storage, wanted, free_fields=free)
     if run not in custody.history().runs:  # also where a crash came between record and event
         custody.record(
             EventKind.RUN_CREATED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,3 +39,9 @@ class DataConfig:
     max_fault_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
     """A source with a larger part of broken rows stops the run; up to this they are dropped."""
     split_seed: Annotated[int, Field(ge=0)] = 0
+    packing: Literal["rows", "blocks"] = "rows"
+    """What a sequence of a batch is: one row, or a block of rows up to `max_tokens` long, each of
+    which attends to itself alone. `train.batch_rows` counts sequences."""
+    shuffle_window_rows: Annotated[int, Field(ge=1)] | None = None
+    """Read the rows from disk as they are needed, and shuffle them in windows of so many; None:
+    hold all in memory and shuffle them all."""

@@ -4,9 +4,17 @@ Invariant: only what the assistant says is trained on, its end token included, b
 never sees the end is never done. Control tokens come from the chat template alone: what a person
 typed is encoded as ordinary text, whatever it spells. Nothing is ever cut.
 
-Shape suffixes: B rows of a batch, T tokens of its longest row.
+A block is several rows in one sequence, and means what the rows mean alone: each row's positions
+begin at 0, each attends to itself alone, and no row's first token is predicted from the row before.
+That is told to transformers by the positions, without any mask: where a position does not follow
+the one before, a row begins, and so says what every attention implementation is given. A mask of
+our own would not: boolean masks are added up by `eager`, and masks of four dimensions take the
+place of a model's sliding windows.
+
+Shape suffixes: B sequences of a batch, T tokens of its longest.
 Source: issues huggingface/tokenizers 1850 (control text), huggingface/trl 6357 (pad equals end),
-OpenRLHF/OpenRLHF 393 (two BOS), marin-community/marin 7237 (mask all zero).
+OpenRLHF/OpenRLHF 393 (two BOS), marin-community/marin 7237 (mask all zero); transformers 5.24,
+`masking_utils.find_packed_sequence_indices`, for positions.
 """
 
 from __future__ import annotations
@@ -40,17 +48,64 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Rows side by side, padded at the right.
+    """Sequences side by side, padded at the right.
 
     Attributes:
         tokens_BT: int64.
         labels_BT: int64, `IGNORED_LABEL` where not trained on; not shifted.
         attention_BT: int64, 1 on the tokens of a row and 0 on padding.
+        positions_BT: int64, for blocks: a token's place in its row; padding counts as a row. None
+            where every sequence is one row.
+        num_rows: how many rows the sequences hold.
     """
 
     tokens_BT: torch.Tensor  # noqa: N815 -- shape suffix
     labels_BT: torch.Tensor  # noqa: N815 -- shape suffix
     attention_BT: torch.Tensor  # noqa: N815 -- shape suffix
+    positions_BT: torch.Tensor | None = None  # noqa: N815 -- shape suffix
+    num_rows: int
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it holds, padding not counted."""
+        return int(self.attention_BT.sum())
+
+    @property
+    def num_trained(self) -> int:
+        """How many tokens the loss sums over: labels that a token before them predicts."""
+        return int((self.labels_BT[:, 1:] != IGNORED_LABEL).sum())
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs of tokens attend to each other: the sum over rows of their tokens squared.
+
+        A row of n tokens has the places p = 0 to n - 1, and n^2 is the sum of 2 p + 1.
+        """
+        positions_BT = (
+            self.attention_BT.cumsum(1) - 1 if self.positions_BT is None else self.positions_BT
+        )
+        return int(((2 * positions_BT + 1) * self.attention_BT).sum())
+
+    def to(self, device: torch.device) -> Batch:
+        """Return it in the memory of `device`."""
+        positions_BT = self.positions_BT
+        return replace(
+            self,
+            tokens_BT=self.tokens_BT.to(device),
+            labels_BT=self.labels_BT.to(device),
+            attention_BT=self.attention_BT.to(device),
+            positions_BT=None if positions_BT is None else positions_BT.to(device),
+        )
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """Return the keyword arguments of the model's forward pass, labels not among them.
+
+        The model must not use a cache (`config.use_cache`): with one it takes no notice of where
+        the rows of a block begin.
+        """
+        if self.positions_BT is None:
+            return {"input_ids": self.tokens_BT, "attention_mask": self.attention_BT}
+        return {"input_ids": self.tokens_BT, "position_ids": self.positions_BT}
 
 
 def encode_row(tokenizer: PreTrainedTokenizerBase, row: Row, max_tokens: int) -> Encoded:
@@ -96,6 +151,7 @@ def collate(rows: Sequence[Encoded], pad_id: int) -> Batch:
         tokens_BT=torch.full(shape, pad_id, dtype=torch.int64),
         labels_BT=torch.full(shape, IGNORED_LABEL, dtype=torch.int64),
         attention_BT=torch.zeros(shape, dtype=torch.int64),
+        num_rows=len(rows),
     )
     for index, row in enumerate(rows):
         num_tokens = len(row.token_ids)
@@ -106,6 +162,32 @@ def collate(rows: Sequence[Encoded], pad_id: int) -> Batch:
         )
         batch.attention_BT[index, :num_tokens] = 1
     return batch
+
+
+def collate_blocks(blocks: Sequence[Sequence[Encoded]], pad_id: int) -> Batch:
+    """Put blocks side by side, each of one row or more, none of them empty."""
+    import torch
+
+    batch = collate([_joined(rows) for rows in blocks], pad_id)
+    longest = batch.tokens_BT.shape[1]
+    positions_BT = torch.stack([_positions(rows, longest) for rows in blocks])
+    return replace(batch, positions_BT=positions_BT, num_rows=sum(map(len, blocks)))
+
+
+def _joined(rows: Sequence[Encoded]) -> Encoded:
+    """Return rows as one sequence; a first token has nothing of its own row to be told by."""
+    return Encoded(
+        token_ids=[token_id for row in rows for token_id in row.token_ids],
+        trained=[flag and place > 0 for row in rows for place, flag in enumerate(row.trained)],
+    )
+
+
+def _positions(rows: Sequence[Encoded], length: int) -> torch.Tensor:
+    import torch
+
+    lengths = [len(row.token_ids) for row in rows]
+    parts = [torch.arange(number) for number in (*lengths, length - sum(lengths))]
+    return torch.cat(parts)
 
 
 # --- from a row to pieces, from pieces to ids -----------------------------------------

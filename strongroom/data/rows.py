@@ -13,7 +13,7 @@ import json
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -27,9 +27,9 @@ from strongroom.names import Digest
 Role = Literal["system", "user", "assistant"]
 
 BYTE_ORDER_MARK = "\ufeff"
-_UTF8_MARK = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
-_PARQUET = b"PAR1"
+UTF8_MARK = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+PARQUET = b"PAR1"
 _OWN_FIELDS = frozenset({"id", "language"})
 _MAX_NAMES = 8
 _MAX_NAME_LENGTH = 30
@@ -138,6 +138,24 @@ def read_curated(path: Path) -> tuple[Row, ...]:
     return result.rows
 
 
+def curated_row(line: bytes, source: str, *, row_number: Callable[[], int]) -> Row:
+    """Read one line of a file that `curate` wrote, as `read_curated` does.
+
+    Args:
+        line: one row; white space around it does not matter.
+        source: names the file in errors.
+        row_number: asked for the number of the row where it is broken.
+
+    Raises:
+        DataError: the row is broken, or is not the one its id names.
+    """
+    try:
+        return _row(_json_record(line), SourceConfig(uri=source), _Tally())
+    except _RowError as error:
+        fault = RowFault(row_number=row_number(), reason=str(error))
+        raise DataError(source, [str(fault)]) from error
+
+
 class _RowError(Exception):
     """The verdict that a row cannot be used."""
 
@@ -169,20 +187,20 @@ def _plain(messages: Iterable[Message]) -> list[dict[str, str]]:
 
 def _records(path: Path, source: SourceConfig, tally: _Tally) -> Iterator[tuple[int, _Record]]:
     with path.open("rb") as file:
-        head = file.read(len(_PARQUET))
-    if head == _PARQUET:
+        head = file.read(len(PARQUET))
+    if head == PARQUET:
         yield from _parquet_records(path, source, tally)
         return
     # gzip reads every member of the file, not only the first.
-    with gzip.open(path, "rb") if head.startswith(_GZIP) else path.open("rb") as lines:
+    with gzip.open(path, "rb") if head.startswith(GZIP) else path.open("rb") as lines:
         yield from _json_records(cast("BinaryIO", lines), tally)
 
 
 def _json_records(lines: BinaryIO, tally: _Tally) -> Iterator[tuple[int, _Record]]:
     for row_number, stored in enumerate(lines, start=1):
         line = stored
-        if row_number == 1 and line.startswith(_UTF8_MARK):
-            line = line.removeprefix(_UTF8_MARK)
+        if row_number == 1 and line.startswith(UTF8_MARK):
+            line = line.removeprefix(UTF8_MARK)
             tally.counts["byte order marks removed"] += 1
         if line.strip():
             yield row_number, _json_record(line)

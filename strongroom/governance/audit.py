@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import strongroom
 from strongroom import canonical
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.checkpoint.entries import TensorEntry
 from strongroom.checkpoint.manifest import Inputs, Manifest
 from strongroom.checkpoint.run_record import RunRecord
@@ -74,6 +75,7 @@ class AuditSource:
     proofs: Sequence[InclusionProof]
     keyring: Keyring
     run: RunRecord | None
+    attempt: AttemptRecord | None = None
     manifest: Manifest | None
     statements: Mapping[CheckpointId, Sequence[SealedStatement]]
     faults: Sequence[str] = ()
@@ -124,6 +126,7 @@ def gather(
         checkpoint_id=checkpoint_id,
         record=record,
         run=source.run,
+        attempt=source.attempt,
         run_fact=run_fact,
         manifest=source.manifest,
         tensors=_groups(() if source.manifest is None else source.manifest.tensors),

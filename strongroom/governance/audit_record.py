@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.run_record import RunRecord
 from strongroom.evaluation.report import EvaluationReport
@@ -137,6 +138,7 @@ class AuditRecord:
     checkpoint_id: CheckpointId
     record: CheckpointRecord
     run: RunRecord | None
+    attempt: AttemptRecord | None
     run_fact: RunFact | None
     manifest: Manifest | None
     tensors: tuple[TensorGroup, ...]
@@ -154,6 +156,13 @@ class AuditRecord:
     attestations: tuple[SealedStatement, ...]
     signers: tuple[Holder, ...]
     faults: tuple[str, ...]
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """Why what was trained may not equal, bit for bit, a run that never stopped."""
+        of_run = () if self.run is None else self.run.inexact
+        of_attempt = () if self.attempt is None else self.attempt.inexact
+        return (*of_run, *of_attempt)
 
     @property
     def origin(self) -> str:

@@ -10,13 +10,17 @@ import argparse
 import logging
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from strongroom.errors import PeerError, PreemptedError, StrongroomError
 from strongroom.names import RunKey
 from strongroom.parent import die_with_parent
+from strongroom.storage.store import open_storage
 from strongroom.training.failure import exit_code_of, failure_event
-from strongroom.training.reporting import reporting
+from strongroom.training.launching.spec import LaunchSettings
+from strongroom.training.launching.store_events import LaunchId, reporting_to_store
+from strongroom.training.reporting import Report, reporting
 from strongroom.training.stop import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -35,7 +39,8 @@ def main(arguments: list[str]) -> int:
         stream=sys.stderr,
         force=True,
     )
-    with reporting(given.events, is_first=rank == 0) as report:
+    elsewhere = _through_store(given, rank)
+    with reporting(given.events, is_first=rank == 0, through_store=elsewhere) as report:
         from strongroom.training.run import RunRequest, train
 
         request = RunRequest(
@@ -43,6 +48,7 @@ def main(arguments: list[str]) -> int:
             run=given.run_key,
             keys=given.keys,
             cache=given.cache,
+            settings=given.settings,
             fresh_start=given.fresh_start,
         )
         try:
@@ -61,13 +67,29 @@ def main(arguments: list[str]) -> int:
     return 0 if is_complete else PreemptedError.exit_code
 
 
+def _through_store(given: argparse.Namespace, rank: int) -> AbstractContextManager[Report] | None:
+    if given.launch_id is None:
+        return None
+    storage = open_storage(given.store)
+    return reporting_to_store(storage, given.run_key, given.launch_id, rank)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m strongroom.training")
     parser.add_argument("--store", required=True, help="URL of the store")
     parser.add_argument("--run-key", required=True, type=RunKey.parse, help="key of the run")
     parser.add_argument("--keys", required=True, type=Path, help="folder of the keys")
     parser.add_argument("--cache", required=True, type=Path, help="folder for copies of inputs")
+    parser.add_argument(
+        "--settings",
+        required=True,
+        type=LaunchSettings.from_text,
+        help="how the work is spread, watched and tracked, as JSON",
+    )
     parser.add_argument("--events", type=Path, help="file to append events to, as JSON lines")
+    parser.add_argument(
+        "--launch-id", type=LaunchId.parse, help="the launch to report events of, through the store"
+    )
     parser.add_argument(
         "--fresh-start",
         action="store_true",

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from strongroom.canonical import JsonObject
-from strongroom.errors import StrongroomError, TrainingError
+from strongroom.errors import PeerError, SaveError, StrongroomError, TrainingError
 from strongroom.training.reporting import ReportKind
 
 
@@ -45,10 +45,20 @@ def exit_code_of(error: BaseException) -> int:
     return error.exit_code if isinstance(error, StrongroomError) else TrainingError.exit_code
 
 
+def is_ours(failure: JsonObject) -> bool:
+    """Return whether a failure is an error of strongroom, and so says what happened."""
+    return failure["error"] in _classes()
+
+
+def is_own_cause(failure: JsonObject) -> bool:
+    """Return whether it is ours, and no rank needs to be lost for it to come about."""
+    kind = _classes().get(failure["error"])
+    return kind is not None and not issubclass(kind, (PeerError, SaveError))
+
+
 def first_cause(failures: list[JsonObject]) -> JsonObject:
     """Return the failure that others followed from: ours before a broken connection to a peer."""
-    ours = [failure for failure in failures if failure["error"] in _classes()]
-    return (ours or failures)[0]
+    return min(failures, key=lambda each: (not is_own_cause(each), not is_ours(each)))
 
 
 def _classes() -> dict[str, type[StrongroomError]]:

@@ -1,4 +1,4 @@
-"""When to save: a pure answer to a described moment.
+"""When to save, and what to do about a step that came to nothing: pure answers.
 
 Every rank asks with the same moment and so gets the same answer; the clock enters as a fact that
 the ranks have agreed on, never as a reading of each rank's own. This module never imports torch.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
-from strongroom.training.config import SaveConfig
+from strongroom.training.config import SaveConfig, TrainConfig
 
 
 class SaveReason(StrEnum):
@@ -66,3 +67,15 @@ def is_skipped(config: SaveConfig, moment: Moment, reason: SaveReason) -> bool:
 def is_time_up(config: SaveConfig, seconds_since_save: float) -> bool:
     """Return whether as much time has passed as may pass between two saves."""
     return seconds_since_save >= config.every_minutes * 60.0
+
+
+def answer_to_nonfinite(
+    config: TrainConfig, num_passed_over: int
+) -> Literal["stop", "skip", "rollback"]:
+    """Return what a step whose loss or gradient is not finite does.
+
+    Args:
+        config: how the run is trained.
+        num_passed_over: how many steps of the run were passed over before this one.
+    """
+    return config.on_nonfinite if num_passed_over < config.max_nonfinite_steps else "stop"

@@ -5,6 +5,7 @@ Law: `Progress.of(manifest_state(p, ...)) == p`. Never imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -26,30 +27,41 @@ class Progress:
         tokens: tokens read, padding not counted, over all ranks.
         samples: rows read, over all ranks.
         cursor: the next row.
+        passed_over: the steps whose rows were not learnt from, because their loss or gradient was
+            not finite.
     """
 
     step: int
     tokens: int
     samples: int
     cursor: Cursor
+    passed_over: tuple[int, ...] = ()
 
     @classmethod
-    def start(cls, *, seed: int, num_rows: int) -> Self:
+    def start(cls, cursor: Cursor) -> Self:
         """Return the progress of a run that has done nothing yet."""
-        return cls(step=0, tokens=0, samples=0, cursor=Cursor(seed=seed, num_rows=num_rows))
+        return cls(step=0, tokens=0, samples=0, cursor=cursor)
 
     @classmethod
-    def of(cls, state: JsonObject) -> Self:
+    def of(cls, state: JsonObject, *, start: Cursor | None = None) -> Self:
         """Read a manifest's state.
 
+        Args:
+            state: a manifest's.
+            start: where the run began; a cursor over other data, or in another order, is refused.
+
         Raises:
-            FormatError: counters or cursor are missing or malformed.
+            FormatError: counters or cursor are missing, malformed or of other data.
         """
         try:
             counters = {
                 name: int(state["counters"][name]) for name in ("step", "tokens", "samples")
             }
-            return cls(**counters, cursor=Cursor.from_json(state["cursor"]))
+            return cls(
+                **counters,
+                cursor=Cursor.from_json(state["cursor"], start=start),
+                passed_over=tuple(int(step) for step in state.get("passed_over", ())),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(
                 f"checkpoint state: counters or cursor are missing or malformed: {error!r}"
@@ -65,12 +77,21 @@ class Progress:
             cursor=cursor,
         )
 
+    @property
+    def num_learnt(self) -> int:
+        """How many of the steps taken were learnt from."""
+        return self.step - sum(step <= self.step for step in self.passed_over)
+
+    def passing_over(self, steps: Iterable[int]) -> Self:
+        """Return it with `steps` among those whose rows are not learnt from."""
+        return replace(self, passed_over=tuple(sorted({*self.passed_over, *steps})))
+
 
 def manifest_state(
     progress: Progress, config: RunConfig, *, base_model: Digest, param_groups: list[JsonObject]
 ) -> JsonObject:
     """Return the non-tensor state that a manifest records."""
-    return {
+    state: JsonObject = {
         "cursor": progress.cursor.to_json(),
         "counters": {
             "step": progress.step,
@@ -84,4 +105,11 @@ def manifest_state(
             "trainable_only": config.adapter.method != "full",
             "adapter": to_json(config.adapter),
         },
+        # A save stands between two optimizer steps, so that nothing is accumulated; bfloat16 and
+        # float32 need no scale. Both are said, so that their absence is never taken for loss.
+        "accumulation": {"micro_batches_done": 0},
+        "scaler": {"kind": "none"},
     }
+    if progress.passed_over:
+        state["passed_over"] = list(progress.passed_over)
+    return state

@@ -1,11 +1,17 @@
 """What a training tells whoever launched it, as it happens: JSON objects with a `kind`.
 
-They go to a file of JSON lines, or to Dagster Pipes where Dagster started the process. They are
-news, not a record: the record is the store and its ledger. Never imports torch.
+They go to a file of JSON lines, through the store where the launcher is on another machine, or to
+Dagster Pipes where Dagster started the process. They are news, not a record: the record is the
+store and its ledger. Never imports torch.
 
 kind                    fields
-training.started        run, attempt, world_size, resumed_from (checkpoint name or null)
-training.step           step, loss, learning_rate, grad_norm, tokens_per_s
+training.started        run, attempt, world_size, strategy, replicas, resumed_from (checkpoint name
+                        or null), exact, inexact (reasons), allreduce_ms
+training.step           step, loss, learning_rate, grad_norm, tokens, seconds, tokens_per_s, mfu
+                        (null where the hardware's peak is not known), memory_bytes
+step.passed_over        step, reason, loss, grad_norm (as text where they are not finite)
+training.rolled_back    from_step, to_step, checkpoint (or null: the start), reason, loss,
+                        grad_norm: told by the attempt that went back, and passes over from_step
 checkpoint.committed    checkpoint, checkpoint_id, step, num_bytes, pause_s, durable_s (null where
                         an earlier attempt committed it and died before it could say so),
                         train_loss, probe_loss
@@ -13,6 +19,10 @@ save.skipped            step, reason
 training.stopped        step
 training.finished       step
 training.failed         rank, error, exit_code, message, facts
+training.restarting     reason, error, restart, max_restarts, world_size, delay_s: said by who
+                        launches, not by the training
+preflight.finding       check, severity, message
+tracker.failed          tracker, error, message: training goes on without it
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -37,11 +47,16 @@ class ReportKind(StrEnum):
 
     STARTED = "training.started"
     STEP = "training.step"
+    PASSED_OVER = "step.passed_over"
+    ROLLED_BACK = "training.rolled_back"
     COMMITTED = "checkpoint.committed"
     SAVE_SKIPPED = "save.skipped"
     STOPPED = "training.stopped"
     FINISHED = "training.finished"
     FAILED = "training.failed"
+    RESTARTING = "training.restarting"
+    FINDING = "preflight.finding"
+    TRACKER_FAILED = "tracker.failed"
 
 
 Report = Callable[[JsonObject], None]
@@ -49,12 +64,18 @@ Report = Callable[[JsonObject], None]
 
 
 @contextmanager
-def reporting(events: Path | None, *, is_first: bool) -> Iterator[Report]:
+def reporting(
+    events: Path | None,
+    *,
+    is_first: bool,
+    through_store: AbstractContextManager[Report] | None = None,
+) -> Iterator[Report]:
     """Open the ways there are of telling, for as long as the context lasts.
 
     Args:
         events: a file to append to; every rank may.
         is_first: whether this is rank 0, which alone speaks to Dagster.
+        through_store: how to reach a launcher on another machine; every rank may.
     """
     with ExitStack() as stack:
         tells: list[Report] = []
@@ -63,10 +84,12 @@ def reporting(events: Path | None, *, is_first: bool) -> Iterator[Report]:
 
             def tell_file(event: JsonObject) -> None:
                 # One write of one line to a file opened for appending: lines of ranks never mix.
-                file.write(json.dumps(event, ensure_ascii=False) + "\n")
+                file.write(json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n")
                 file.flush()
 
             tells.append(tell_file)
+        if through_store is not None:
+            tells.append(stack.enter_context(through_store))
         if is_first and PIPES_VARIABLE in os.environ:
             from dagster_pipes import open_dagster_pipes
 

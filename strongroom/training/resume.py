@@ -1,30 +1,30 @@
 """From where a launch goes on: the newest checkpoint that holds at this moment, or the start.
 
 Law: a run that was stopped, by whatever, and went on from here ends in the same state, bit for bit,
-as one that was never stopped (at the same world size). Before the first step after a resume the
-probe's loss is computed again: a model that is not the one that was saved is refused.
+as one that was never stopped, if it is spread the same way (`exactness`). Before the first step
+after a resume the probe's loss is computed again: a model that is not the one that was saved is
+refused.
 """
 
 from __future__ import annotations
 
 import logging
 
-import torch
-from torch import nn
-
 from strongroom.checkpoint.catalogue import Committed
 from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.run_record import RunRecord
+from strongroom.data.cursor import Cursor
 from strongroom.errors import NothingToResumeError, VerificationError
 from strongroom.ledger.history import History
 from strongroom.names import RunKey
 from strongroom.storage.base import Storage
 from strongroom.training.probe import undisturbed_probe_loss
 from strongroom.training.progress import Progress
-from strongroom.training.rng import rng_keys, set_random_state
+from strongroom.training.rng import rng_keys, seed_rank, set_random_state
 from strongroom.training.strategies.base import Strategy
 from strongroom.training.world import World
-from strongroom.verification.rungs import TOLERANCE
+from strongroom.verification.load import kept_otherwise
+from strongroom.verification.rungs import probe_tolerance
 from strongroom.verification.usable import newest_usable
 
 logger = logging.getLogger(__name__)
@@ -74,12 +74,22 @@ def restore(  # noqa: PLR0913 -- everything that has state
     *,
     world: World,
     strategy: Strategy,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    start: Cursor,
 ) -> Progress:
     """Bring model, optimizer and this rank's random state to where they were saved.
 
-    Collective. Every byte is checked before it is used.
+    Collective. Every byte is checked before it is used. On another number of ranks, or under
+    another strategy, parameters and optimizer are the same bit for bit, but that float32 copies of
+    a model in bfloat16 are rounded where the strategy keeps none; a rank of which the checkpoint
+    has no random state gets one by the run's seed, its number and the step.
+
+    Args:
+        storage: what holds the checkpoint.
+        committed: which.
+        record: of its run.
+        world: this rank's place.
+        strategy: the run's model, as it is before training.
+        start: where the run began in its data.
 
     Returns:
         How far the run had come.
@@ -87,17 +97,27 @@ def restore(  # noqa: PLR0913 -- everything that has state
     Raises:
         IntegrityError: a chunk is not what the manifest promises.
         InputError: the checkpoint does not fit the run's model.
+        FormatError: the random state, or the place in the data, is not one.
         VerificationError: the restored model's probe loss is not the recorded one.
     """
+    progress = Progress.of(committed.manifest.state, start=start)
     reader = CheckpointReader(storage, committed)
-    reader.load_into(strategy.state_tensors(model, optimizer), prefixes=("model.", "optim."))
-    set_random_state({kind: reader.read(name) for kind, name in rng_keys(world.rank).items()})
+    state = strategy.state_tensors()
+    reader.load_into(
+        state, prefixes=("model.", "optim."), cast=kept_otherwise(reader.manifest, state)
+    )
+    strategy.loaded()
+    if world.rank < committed.manifest.world_size:
+        names = rng_keys(world.rank).items()
+        set_random_state({kind: reader.read(name) for kind, name in names})
+    else:
+        seed_rank(start.seed, world.rank, step=progress.step)
     expected = committed.manifest.metrics["probe_loss"]
-    got = undisturbed_probe_loss(model, record.probe)
-    if not abs(got - expected) <= TOLERANCE[record.config["model"]["dtype"]] * abs(expected):
+    got = undisturbed_probe_loss(strategy.model, record.probe)
+    if not abs(got - expected) <= probe_tolerance(record.config) * abs(expected):
         raise VerificationError(
             f"checkpoint {committed.name}: expected probe loss {expected} after loading, as "
             f"recorded at the save, got {got}; the loaded model is not the one that was saved: "
             f"quarantine it (strongroom quarantine {committed.name.short}) and start again"
         )
-    return Progress.of(committed.manifest.state)
+    return progress

@@ -6,6 +6,7 @@ agreed on here first; no rank acts on its own clock, signal or failure.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """This rank's place among all, 0 to `size` - 1."""
+    """This rank's place among all, 0 to `size` - 1, and what it computes on."""
 
     rank: int
     size: int
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 -- it cannot be changed
 
     @property
     def is_first(self) -> bool:
@@ -71,7 +73,20 @@ def joined_world(threads: int) -> Iterator[World]:
     torch.use_deterministic_algorithms(mode=True)
     # Filling memory that is written before it is read costs time and decides nothing.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    dist.init_process_group("gloo")
-    yield World(rank=dist.get_rank(), size=dist.get_world_size())
+    device = _device()
+    is_joined = dist.is_initialized()  # by whoever has several trainings in one process
+    if not is_joined:
+        # Numbers that are agreed on lie in the memory of the host, and so go over gloo everywhere.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    yield World(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     # Not after a failure: the other ranks may never come, and the process ends anyway.
-    dist.destroy_process_group()
+    if not is_joined:
+        dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    """Return what this rank computes on: an accelerator of its own, or the processor."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return torch.device("cuda")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from strongroom.checkpoint.catalogue import Committed
+from strongroom.checkpoint.container import dtype_name
+from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.run_record import Probe, RunRecord
 from strongroom.model.adapters import with_adapter
@@ -49,12 +52,28 @@ def fresh_model(storage: Storage, record: RunRecord, cache: Path) -> nn.Module:
 
 def fill_model(model: nn.Module, storage: Storage, committed: Committed) -> None:
     """Load what was trained into `model`: exactly the checkpoint's tensors under `model.`."""
-    targets: dict[str, Tensor] = {
-        f"model.{name}": parameter.detach()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
-    CheckpointReader(storage, committed).load_into(targets, prefixes=("model.",))
+    targets = {f"model.{name}": tensor for name, tensor in trained(model).items()}
+    reader = CheckpointReader(storage, committed)
+    reader.load_into(targets, prefixes=("model.",), cast=kept_otherwise(reader.manifest, targets))
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """Return what is trained in a model, by name; live memory."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def kept_otherwise(manifest: Manifest, targets: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of what one of bfloat16 and float32 is held in, and the other stored.
+
+    Of a model in bfloat16, ZeRO-3 keeps and saves float32 copies, and FSDP2 none; what is loaded
+    from one into the other is rounded, or is the same.
+    """
+    either = {"bfloat16", "float32"}
+    return [
+        entry.name
+        for entry in manifest.tensors
+        if entry.name in targets and {entry.dtype, dtype_name(targets[entry.name].dtype)} == either
+    ]
 
 
 def probe_loss(model: nn.Module, probe: Probe) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strongroom import canonical
+from strongroom.canonical import JsonObject
 from strongroom.checkpoint.catalogue import Committed, read_checkpoint
 from strongroom.checkpoint.entries import TensorEntry
 from strongroom.checkpoint.layout import checkpoint_folder, run_record_key
@@ -35,9 +36,9 @@ from strongroom.verification.structure import structure_faults
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
-"""How far the probe's loss may be from the one at the save, relative, by the dtype of the model:
-a sharded and a whole forward add in another order."""
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2, "float8": 5e-2}
+"""How far the probe's loss may be from the one at the save, relative, by what it was computed in:
+a sharded and a whole forward add in another order, and a checkpoint is loaded in `model.dtype`."""
 
 FINITE_ELEMENTS = 2**22
 """Elements looked at together: the answer takes memory too."""
@@ -138,13 +139,17 @@ def check_structure(storage: Storage, committed: Committed) -> StructureEvidence
 def check_load(
     storage: Storage, committed: Committed, *, record: RunRecord, cache: Path
 ) -> list[StrongroomError]:
-    """Rung 3: a fresh model takes the checkpoint and gives the loss recorded at the save.
+    """Rung 3: a fresh model takes the checkpoint, gives the loss recorded at the save, and goes on.
+
+    That it goes on, its optimizer shows by a step.
 
     Raises:
         ModelSourceError, StorageError: the base model is not to be had; that proves nothing.
         IntegrityError: the base model or the run's record was changed; that proves nothing either.
     """
-    from strongroom.verification.load import fill_model, fresh_model, probe_loss
+    from strongroom.checkpoint.reading.reader import CheckpointReader
+    from strongroom.verification.load import fill_model, fresh_model, probe_loss, trained
+    from strongroom.verification.optimizer import optimizer_faults
 
     _check_record(committed, record)
     model = fresh_model(storage, record, cache)
@@ -154,17 +159,21 @@ def check_load(
         return [error]
     expected = committed.manifest.metrics.get("probe_loss")
     got = probe_loss(model, record.probe)
-    tolerance = TOLERANCE[record.config["model"]["dtype"]]
+    tolerance = probe_tolerance(record.config)
     # Written so that a NaN on either side is a fault.
-    if expected is not None and abs(got - expected) <= tolerance * abs(expected):
-        return []
-    return [
-        VerificationError(
-            f"checkpoint {committed.name}: probe loss: expected {expected} within {tolerance:g} "
-            f"(relative), as recorded at the save, got {got}; "
-            "the loaded model is not the one that was saved"
-        )
-    ]
+    if expected is None or not abs(got - expected) <= tolerance * abs(expected):
+        return [
+            VerificationError(
+                f"checkpoint {committed.name}: probe loss: expected {expected} within "
+                f"{tolerance:g} (relative), as recorded at the save, got {got}; "
+                "the loaded model is not the one that was saved"
+            )
+        ]
+    try:
+        faults = optimizer_faults(CheckpointReader(storage, committed), trained(model))
+    except (IntegrityError, InputError) as error:
+        return [error]
+    return [VerificationError(f"checkpoint {committed.name}: {fault}") for fault in faults]
 
 
 def _check_record(committed: Committed, record: RunRecord) -> None:
@@ -188,3 +197,11 @@ def _count_not_finite(part: Tensor) -> int:
         finite = (piece.float() if piece.itemsize == 1 else piece).isfinite()  # none for float8
         count += piece.numel() - int(finite.sum())
     return count
+
+
+def probe_tolerance(config: JsonObject) -> float:
+    """Return how far the probe's loss may be from the recorded one, relative, for a run."""
+    train = config["train"]
+    if train.get("fsdp2", {}).get("float8", "off") != "off":
+        return TOLERANCE["float8"]
+    return TOLERANCE[train.get("compute_dtype") or config["model"]["dtype"]]

@@ -13,9 +13,11 @@ from strongroom.checkpoint.manifest import Manifest
 from strongroom.checkpoint.shard import METADATA_FILE, shard_name
 from strongroom.checkpoint.tiling import tile_faults
 from strongroom.data.cursor import Cursor
-from strongroom.errors import FormatError, InputError
+from strongroom.errors import FormatError
 
 RNG_KINDS = ("torch", "python", "numpy")
+ACCELERATOR_KIND = "cuda"
+"""A fourth random state, where training ran on an accelerator."""
 COUNTERS = ("step", "tokens", "samples")
 ROWS_MAX = 2**20
 """Most rows whose order is made again here, which takes memory in proportion: a forged manifest may
@@ -94,20 +96,31 @@ def _optimizer_faults(manifest: Manifest) -> list[str]:
         for parameter, got in kinds.items()
         if got != wanted or not got
     ]
-    if not _section(manifest.state, "optimizer").get("param_groups"):
+    groups = _section(manifest.state, "optimizer").get("param_groups")
+    if not groups:
         faults.append("state.optimizer.param_groups: expected at least one group, got none")
+    elif not _are_groups(groups):
+        faults.append(f"state.optimizer.param_groups: expected a list of objects, got {groups!r}")
     return faults
+
+
+def _are_groups(groups: object) -> bool:
+    return isinstance(groups, list) and all(
+        isinstance(group, dict) and isinstance(group.get("params", []), list) for group in groups
+    )
 
 
 def _rng_faults(manifest: Manifest) -> list[str]:
     if manifest.world_size > len(manifest.tensors):
         return [f"random state: expected some of each of {manifest.world_size} ranks"]
-    expected = {f"rng.{rank}.{kind}" for rank in range(manifest.world_size) for kind in RNG_KINDS}
     got = {tensor.name for tensor in manifest.tensors if tensor.name.startswith("rng.")}
+    is_accelerated = any(name.endswith(f".{ACCELERATOR_KIND}") for name in got)
+    kinds = (*RNG_KINDS, ACCELERATOR_KIND) if is_accelerated else RNG_KINDS
+    expected = {f"rng.{rank}.{kind}" for rank in range(manifest.world_size) for kind in kinds}
     if expected == got:
         return []
     return [
-        f"random state: expected {', '.join(RNG_KINDS)} of each of {manifest.world_size} ranks, "
+        f"random state: expected {', '.join(kinds)} of each of {manifest.world_size} ranks, "
         f"missing {sorted(expected - got)}, too many {sorted(got - expected)}"
     ]
 
@@ -127,6 +140,9 @@ def _state_faults(manifest: Manifest) -> list[str]:
             f"state.counters.step: expected {manifest.name.step.number}, "
             f"got {counters.get('step')!r}"
         )
+    passed_over = manifest.state.get("passed_over", [])
+    if not (isinstance(passed_over, list) and all(type(step) is int for step in passed_over)):
+        faults.append(f"state.passed_over: expected a list of steps, got {passed_over!r}")
     faults += [
         f"metrics.{name}: expected a number, got none"
         for name in ("train_loss", "probe_loss")
@@ -136,14 +152,9 @@ def _state_faults(manifest: Manifest) -> list[str]:
 
 
 def _cursor_faults(document: JsonObject) -> list[str]:
-    numbers = {name: document.get(name) for name in ("seed", "num_rows", "epoch", "position")}
-    counts = {name: value for name, value in numbers.items() if type(value) is int}
     try:
-        if counts == numbers and counts["num_rows"] > ROWS_MAX:
-            Cursor(**counts)
-        else:
-            Cursor.from_json(document)
-    except (FormatError, InputError) as error:
+        Cursor.from_json(document, max_ordered_rows=ROWS_MAX)
+    except FormatError as error:
         return [f"state.{error}"]
     return []
 

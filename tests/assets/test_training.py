@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
 from assets.registration import CHECKPOINT
-from assets.training import finetune_run, sentence
+from assets.training import finetune_run
 from resources.launcher import Events, TorchrunLauncher
 from resources.recipe import Recipe
 from resources.store import StoreResource
@@ -21,7 +20,8 @@ from strongroom.checkpoint.run_record import Probe, RunRecord, create_run
 from strongroom.clock import now_utc
 from strongroom.custody.context import Custody
 from strongroom.errors import TrainingError, UnknownNameError
-from strongroom.training.launch import Launch
+from strongroom.training.launching.spec import Launch, LaunchSettings
+from strongroom.training.placement import Placement
 from tests.support.checkpoints import INPUTS, RUN, save_checkpoint
 from tests.support.dagster_world import QUIET, instance
 
@@ -51,7 +51,11 @@ class FakeLauncher:
     contexts: list[dg.AssetExecutionContext] = field(default_factory=list)
 
     def stream(
-        self, context: dg.AssetExecutionContext, custody: Custody, _record: RunRecord
+        self,
+        context: dg.AssetExecutionContext,
+        custody: Custody,
+        _record: RunRecord,
+        _settings: LaunchSettings,
     ) -> Events:
         self.contexts.append(context)
         yield from self.script(custody)
@@ -193,7 +197,7 @@ def test_the_checkpoint_of_a_stop_is_told_though_nobody_listens_any_more(
         finally:
             commit(custody, 9)  # asked to stop, it saves what it has
 
-    monkeypatch.setattr("assets.training.sentence", interrupt)
+    monkeypatch.setattr("assets.training.in_words", interrupt)
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         train(instance, store, recipe, FakeLauncher(script))
 
@@ -240,7 +244,8 @@ def test_torchrun_is_launched_with_the_store_keys_and_grace(
     monkeypatch.setattr("resources.launcher.launch", launch)
     custody = store.custody()
     context = dg.build_asset_context(partition_key=str(RUN))
-    events = list(TorchrunLauncher(grace_s=7.0).stream(context, custody, record))
+    settings = LaunchSettings(placement=Placement(strategy="zero3", world_size=4))
+    events = list(TorchrunLauncher(grace_s=7.0).stream(context, custody, record, settings))
 
     assert events == [STEP]
     assert specs == [
@@ -249,27 +254,7 @@ def test_torchrun_is_launched_with_the_store_keys_and_grace(
             run=RUN,
             keys=custody.keys.path,
             cache=custody.cache,
-            world_size=2,
-            threads_per_rank=1,
+            settings=settings,
             grace_s=7.0,
         )
     ]
-
-
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        (
-            {"kind": "training.started", "attempt": 1, "resumed_from": None},
-            "training starts from the base model, attempt 1",
-        ),
-        (
-            {"kind": "training.started", "attempt": 2, "resumed_from": "nightly-7/attempt-0001/x"},
-            "training starts again from nightly-7/attempt-0001/x, attempt 2",
-        ),
-        (STEP, "step 9 of 40: loss 2.5000, 120 tokens/s"),
-        ({"kind": "training.finished", "step": 40}, "training finished at step 40"),
-    ],
-)
-def test_events_in_plain_words(record: RunRecord, event: dict[str, Any], words: str) -> None:
-    assert sentence(event, record) == words

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given
 
-from strongroom.checkpoint.boxes import Box, cut
+from strongroom.checkpoint.boxes import Box, boxes_of_range, cut
 from strongroom.checkpoint.writing.shard_plan import PlannedShard, plan_shards
 from tests.support.checkpoints import bits
 
@@ -131,3 +131,33 @@ def test_a_rank_with_nothing_to_write_has_a_shard_of_the_header_alone() -> None:
     assert shard.num_bytes == 192
     ((part),) = shard.parts
     assert (part.number, part.num_bytes, part.places) == (1, 192, ())
+
+
+@given(shapes, st.data())
+def test_the_boxes_of_a_range_join_to_its_elements_in_order(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    numel = math.prod(shape)
+    start = data.draw(st.integers(0, numel))
+    stop = data.draw(st.integers(start, numel))
+    tensor = torch.arange(numel).reshape(shape)
+    boxes = boxes_of_range(shape, start, stop)
+    joined = [element for box in boxes for element in tensor[box.slices].flatten().tolist()]
+    assert joined == list(range(start, stop))
+    assert len(boxes) <= max(2 * len(shape) - 1, 1)
+    if numel:
+        assert all(math.prod(box.shape) for box in boxes)
+    if numel == 0:
+        assert boxes == [Box((0,) * len(shape), shape)]
+
+
+@given(shapes, st.integers(1, 9))
+def test_the_ranges_of_all_ranks_tile_the_tensor(shape: tuple[int, ...], ranks: int) -> None:
+    numel = math.prod(shape)
+    each = -(-numel // ranks)
+    seen: list[int] = []
+    for rank in range(ranks):
+        start, stop = min(rank * each, numel), min((rank + 1) * each, numel)
+        for box in boxes_of_range(shape, start, stop):
+            seen += torch.arange(numel).reshape(shape)[box.slices].flatten().tolist()
+    assert seen == list(range(numel))

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from strongroom.checkpoint.attempts import AttemptRecord, check_fence, claim_attempt, newest_attempt
 from strongroom.checkpoint.catalogue import list_checkpoints
 from strongroom.checkpoint.reading.reader import CheckpointReader
-from strongroom.checkpoint.run_record import check_fence, claim_attempt, newest_attempt
 from strongroom.checkpoint.saving.saver import AsyncSaver, SaveOptions
 from strongroom.checkpoint.writing import shard_plan
 from strongroom.errors import FencedError, StrongroomError
@@ -45,7 +45,7 @@ def new_storage(faults: Faults | None = None) -> MemoryStorage:
 
 def saves(storage: MemoryStorage, attempt: int = 1) -> None:
     """Save a full checkpoint, a delta and a full one, each called for while the last is written."""
-    claim_attempt(storage, RUN)
+    claim_attempt(storage, AttemptRecord(run=RUN))
     saver = AsyncSaver(
         storage,
         fence=lambda: None,
@@ -146,13 +146,13 @@ def test_a_full_disk_leaves_nothing_or_everything(capacity_bytes: int) -> None:
 
 def test_an_attempt_that_was_overtaken_commits_nothing() -> None:
     storage = new_storage()
-    first = claim_attempt(storage, RUN)
+    first = claim_attempt(storage, AttemptRecord(run=RUN))
     saver = AsyncSaver(
         storage, fence=lambda: check_fence(storage, RUN, first), on_commit=ignore_commit
     )
     saver.save(training_state(10), save_facts(checkpoint_name(10)))
     saver.wait()
-    claim_attempt(storage, RUN)
+    claim_attempt(storage, AttemptRecord(run=RUN))
 
     def save_on() -> None:
         for step in (20, 30):

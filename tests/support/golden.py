@@ -21,9 +21,10 @@ from torch.distributed.tensor import Placement, Replicate, Shard, distribute_ten
 
 from strongroom import canonical
 from strongroom.checkpoint import boxes
+from strongroom.checkpoint.attempts import AttemptRecord, claim_attempt
 from strongroom.checkpoint.catalogue import read_checkpoint
 from strongroom.checkpoint.manifest import Inputs, Manifest
-from strongroom.checkpoint.run_record import Probe, RunRecord, claim_attempt, create_run
+from strongroom.checkpoint.run_record import Probe, RunRecord, create_run
 from strongroom.checkpoint.writing import shard_plan
 from strongroom.checkpoint.writing.writer import CheckpointWriter, SaveFacts
 from strongroom.data.cursor import Cursor
@@ -112,7 +113,7 @@ def make(folder: Path) -> None:
         ),
     )
     for _ in range(2):
-        claim_attempt(storage, RUN)
+        claim_attempt(storage, AttemptRecord(run=RUN))
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "store").symlink_to(folder.resolve())
         run_ranks(WORLD_SIZE, _save, Path(place))

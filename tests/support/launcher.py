@@ -17,7 +17,8 @@ from pathlib import Path
 from strongroom.canonical import JsonObject
 from strongroom.errors import StrongroomError
 from strongroom.names import RunKey
-from strongroom.training.launch import Launch, launch
+from strongroom.training.launching.spec import Launch, LaunchSettings
+from strongroom.training.launching.torchrun import launch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GONE_WITHIN_S = 60.0
@@ -78,6 +79,7 @@ def main() -> int:
             "run": RunKey(fields["run"]),
             "keys": Path(fields["keys"]),
             "cache": Path(fields["cache"]),
+            "settings": LaunchSettings.from_text(json.dumps(fields["settings"])),
         }
     )
     try:

@@ -22,7 +22,7 @@ def run_ranks(world_size: int, work: Callable[[int, Path], None], folder: Path) 
 
 
 def _rank(rank: int, world_size: int, work: Callable[[int, Path], None], folder: Path) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     meeting = folder / "meeting-point"  # a file, so that no port can be taken
     dist.init_process_group(

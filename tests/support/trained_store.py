@@ -15,7 +15,8 @@ from strongroom.custody.inputs import prepare
 from strongroom.custody.train import follow_training
 from strongroom.names import RunKey
 from strongroom.training.config import load_config
-from strongroom.training.launch import Launch, launch
+from strongroom.training.launching.spec import Launch
+from strongroom.training.launching.torchrun import launch
 from tests.support.tiny_recipe import make_tiny_recipe
 
 RUN = RunKey("small-talk")

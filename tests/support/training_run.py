@@ -19,7 +19,7 @@ from strongroom.storage.base import Storage
 from strongroom.storage.store import open_or_create_store
 from strongroom.storage.trees import put_tree
 from strongroom.training.config import parse_config
-from strongroom.training.launch import Launch
+from strongroom.training.launching.spec import Launch
 from tests.support.tiny_model import make_chat_rows, make_tiny_model
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

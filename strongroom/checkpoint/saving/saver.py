@@ -91,7 +91,7 @@ class AsyncSaver:
     Args:
         storage: where to.
         fence: called on rank 0 right before each commit; raises FencedError if a newer attempt
-            owns the run (`run_record.check_fence`).
+            owns the run (`attempts.check_fence`).
         on_commit: called on rank 0, from the saving thread, right after each commit, with the
             manifest and the seconds from the call of `save` to the commit. If it raises, the save
             counts as failed on every rank, although its checkpoint stands.

@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem
 from torch.distributed.tensor import DTensor
 
+from strongroom.checkpoint.flat_range import FlatRange
 from strongroom.errors import InputError
 
 ALIGNMENT = 64
@@ -245,8 +246,16 @@ def _described(name: str, tensor: Tensor) -> tuple[object, ...]:
             f"state {name!r}: expected a tensor, got {type(tensor).__name__}; what is no tensor "
             "belongs in SaveFacts.state"
         )
-    spread = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
-    return name, tensor.shape, tensor.dtype, tensor.device, spread
+    return name, tensor.shape, tensor.dtype, tensor.device, _spread(tensor)
+
+
+def _spread(tensor: Tensor) -> tuple[object, ...] | None:
+    """Return what part of the tensor is here."""
+    if isinstance(tensor, DTensor):
+        return tensor.device_mesh, tensor.placements
+    if isinstance(tensor, FlatRange):
+        return tensor.start, tensor.elements.numel()
+    return None
 
 
 def _resolved(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[Tensor]:

@@ -43,6 +43,7 @@ def dossier_document(record: AuditRecord) -> JsonObject:
         "stages": list(record.record.stages),
         "manifest": None if record.manifest is None else json.loads(record.manifest.to_bytes()),
         "run": None if record.run is None else json.loads(record.run.to_bytes()),
+        "attempt": None if record.attempt is None else json.loads(record.attempt.to_bytes()),
         "verifications": [
             {
                 "index": item.fact.index,
@@ -112,6 +113,12 @@ def _checkpoint(record: AuditRecord) -> Iterator[Block]:
             (metric_in_words(name), Cell(figure(value)))
             for name, value in sorted(manifest.metrics.items())
         ]
+    if record.attempt is not None and record.attempt.placement:
+        placement = record.attempt.placement
+        pairs.append(
+            ("spread by", Cell(f"{placement['strategy']}, {placement['replicas']} replica(s)"))
+        )
+    pairs += [("not exact", Cell(reason, "bad")) for reason in record.inexact]
     summary = summarise(record)
     yield Heading(f"checkpoint {record.name.short}: {summary.headline}")
     for alarm in summary.alarms:

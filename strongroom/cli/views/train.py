@@ -46,7 +46,8 @@ def _course_in_words(course: JsonObject) -> str:
         return f"was complete already, at step {course['step']}; there was nothing left to train."
     resumed = course["resumed_from"]
     start = "from the start" if resumed is None else f"resumed from {resumed}"
-    return f"is complete: step {course['step']}, attempt {course['attempt']}, {start}."
+    exact = "" if course["exact"] else f" Not exact: {'; '.join(course['inexact'])}."
+    return f"is complete: step {course['step']}, attempt {course['attempt']}, {start}.{exact}"
 
 
 def _course(events: Sequence[JsonObject]) -> JsonObject:
@@ -56,5 +57,7 @@ def _course(events: Sequence[JsonObject]) -> JsonObject:
     return {
         "attempt": started.get("attempt"),
         "resumed_from": started.get("resumed_from"),
+        "exact": started.get("exact", True),
+        "inexact": started.get("inexact", []),
         "step": by_kind["training.finished"]["step"],
     }

@@ -1,44 +1,65 @@
-"""What training asks of a way to spread a model over ranks."""
+"""What training asks of a way to spread a model and its optimizer over ranks.
+
+Law: gradients are the mean over ranks of what each rank's loss gives, summed over the micro-batches
+of a step, and every strategy names the same state the same way; so that a run may go on under
+another strategy, or on another number of ranks, from the same checkpoint.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from strongroom.canonical import JsonObject
-from strongroom.training.config import TrainConfig
+
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Strategy(Protocol):
-    """Shard a model, train it, and show its state as a flat mapping of named tensors."""
+    """One model, spread over the ranks, and the AdamW of what is trained in it.
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """Return `model` spread over the ranks.
+    Every call but `state_tensors` and `param_groups` is collective.
+    """
 
-        Every rank passes the same model, bit for bit; names of parameters stay what they are.
+    @property
+    def model(self) -> nn.Module:
+        """What a batch is given to; its parameters keep their names."""
+        ...
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Add the gradients of a micro-batch's loss; `is_last`: no other follows in this step."""
+        ...
+
+    def gradient_norm(self) -> float:
+        """Return the global norm of the gradients, before they are scaled down to the maximum."""
+        ...
+
+    def step(self, learning_rate: float) -> None:
+        """Scale the gradients down to the maximal norm, update what is trained and drop them."""
+        ...
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients; nothing else changes."""
+        ...
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return what is trained and the optimizer's state of it, as a checkpoint names them.
+
+        `model.<name>` and `optim.state.<name>.{step,exp_avg,exp_avg_sq}`: plain tensors, DTensors
+        or flat ranges of live memory. A save must copy them before the next `step`; whoever writes
+        into them calls `loaded` after that. Asking changes nothing (pytorch/pytorch#164929).
         """
         ...
 
-    def optimizer(self, model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-        """Return the optimizer of the trainable parameters, with all of its state in place."""
+    def loaded(self) -> None:
+        """Take over what was written into the tensors that `state_tensors` returned last."""
         ...
 
-    def clip_gradients(self, model: nn.Module, max_norm: float) -> float:
-        """Scale gradients down to a global norm of at most `max_norm`; return the norm before."""
-        ...
-
-    def state_tensors(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, torch.Tensor]:
-        """Return what is trained, and the optimizer's state of it, by name.
-
-        The tensors are the live ones: a save must copy them, and writing into them restores them.
-        Asking changes nothing: not the weights, the optimizer's state or the gradients.
-        """
-        ...
-
-    def param_groups(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[JsonObject]:
+    def param_groups(self) -> list[JsonObject]:
         """Return the optimizer's settings as JSON, each group with the names it applies to."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held beside memory."""
         ...

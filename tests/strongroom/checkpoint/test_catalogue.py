@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from strongroom.checkpoint.attempts import AttemptRecord, claim_attempt
 from strongroom.checkpoint.catalogue import (
     checkpoint_names,
     first_difference,
@@ -11,7 +12,6 @@ from strongroom.checkpoint.catalogue import (
     runs,
 )
 from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, seal_bytes
-from strongroom.checkpoint.run_record import claim_attempt
 from strongroom.errors import FormatError, IntegrityError, UnknownNameError
 from strongroom.names import CheckpointId, Digest, RunKey
 from strongroom.storage.memory import MemoryStorage
@@ -39,7 +39,7 @@ def test_checkpoints_are_listed_in_order_of_attempt_and_step() -> None:
 def test_what_is_no_checkpoint_is_reported_and_left_alone() -> None:
     storage = MemoryStorage()
     save_checkpoint(storage, 20)
-    claim_attempt(storage, RUN)
+    claim_attempt(storage, AttemptRecord(run=RUN))
     strange = {
         "runs/nightly-7/attempt-0001/step-00000030/__0_0.distcp": "unfinished",
         "runs/nightly-7/attempt-0001/step-00000040/manifest.sha256": "unfinished",

@@ -11,10 +11,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from strongroom.checkpoint.attempts import newest_attempt
 from strongroom.checkpoint.catalogue import list_checkpoints, read_checkpoint
 from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.reading.state import state_digest
-from strongroom.checkpoint.run_record import newest_attempt, read_run
+from strongroom.checkpoint.run_record import read_run
 from strongroom.names import Attempt, CheckpointId, CheckpointName, Digest, RunKey, StateDigest
 from strongroom.storage.local import LocalStorage
 from strongroom.verification.rungs import check_bytes, check_structure

@@ -1,28 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import Barrier, Thread
 
 import pytest
 
 from strongroom.checkpoint.run_record import (
-    MAX_CLAIMS,
     Probe,
     RunRecord,
-    check_fence,
-    claim_attempt,
     create_run,
-    newest_attempt,
     read_run,
 )
 from strongroom.errors import (
     ConflictError,
-    FencedError,
     FormatError,
     InputError,
     UnknownNameError,
 )
-from strongroom.names import Attempt, Digest, RunKey
+from strongroom.names import Digest
 from strongroom.storage.memory import MemoryStorage
 from tests.support.checkpoints import INPUTS, RUN
 
@@ -100,58 +94,3 @@ def test_a_probe_flags_every_token() -> None:
         Probe(token_ids=(1, 2, 3), trained=(True,))
     with pytest.raises(InputError, match="a trained token after the first"):
         Probe(token_ids=(1, 2, 3), trained=(True, False, False))
-
-
-def test_attempts_count_up_and_fence_off_lower_ones() -> None:
-    storage = MemoryStorage()
-    assert newest_attempt(storage, RUN) is None
-    first, second = claim_attempt(storage, RUN), claim_attempt(storage, RUN)
-    assert (first, second) == (Attempt(1), Attempt(2))
-    assert newest_attempt(storage, RUN) == second
-    check_fence(storage, RUN, second)
-    with pytest.raises(FencedError, match="attempt-0001 may not commit any more"):
-        check_fence(storage, RUN, first)
-
-
-def test_claiming_passes_over_what_is_no_attempt() -> None:
-    storage = MemoryStorage()
-    claim_attempt(storage, RUN)
-    storage.create("runs/nightly-7/attempt-9.bak/attempt.json", b"{}")
-    storage.create("runs/nightly-7/attempt-0005/left-over", b"")  # of a process that died early
-    assert newest_attempt(storage, RUN) == Attempt(1)
-    assert claim_attempt(storage, RUN) == Attempt(6)
-
-
-def test_runs_of_near_names_do_not_share_attempts() -> None:
-    storage = MemoryStorage()
-    assert claim_attempt(storage, RunKey("a")) == Attempt(1)
-    assert claim_attempt(storage, RunKey("a-1")) == Attempt(1)
-
-
-def test_launches_at_the_same_moment_get_different_numbers() -> None:
-    storage = MemoryStorage()
-    barrier = Barrier(8)
-    taken: list[Attempt] = []
-
-    def launch() -> None:
-        barrier.wait()
-        taken.append(claim_attempt(storage, RUN))
-
-    threads = [Thread(target=launch) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == [Attempt(number) for number in range(1, 9)]
-
-
-def test_a_storm_of_launches_is_given_up_on() -> None:
-    class Stale(MemoryStorage):
-        def folders(self, folder: str) -> list[str]:
-            return [name for name in super().folders(folder) if name == "none of them"]
-
-    storage = Stale()
-    for number in range(1, MAX_CLAIMS + 1):
-        storage.create(f"runs/nightly-7/{Attempt(number)}/attempt.json", b"{}")
-    with pytest.raises(ConflictError, match="were taken by other processes"):
-        claim_attempt(storage, RUN)

@@ -7,12 +7,11 @@ import pytest
 
 from strongroom.canonical import JsonObject
 from strongroom.cli.commands.train import key_from
-from strongroom.cli.progress import commit_in_words, step_in_words
 from strongroom.cli.render import plain
 from strongroom.cli.views.train import train_blocks, train_document
 from strongroom.custody.listing import StoreListing
 from strongroom.errors import InputError, PreemptedError
-from strongroom.training.launch import Launch
+from strongroom.training.launching.spec import Launch
 from tests.support.command_line import CommandLine
 from tests.support.tiny_recipe import make_tiny_recipe
 from tests.support.trained_store import AUTHOR, RUN
@@ -175,7 +174,7 @@ def test_a_stopped_training_ends_with_75_and_an_interrupted_one_with_130(
             assert not spec.quiet  # a pipe gets the log
             return stopping(error)
 
-        monkeypatch.setattr("strongroom.training.launch.launch", launch)
+        monkeypatch.setattr("strongroom.training.launching.torchrun.launch", launch)
         ran = store(*line)
         assert ran.code == code
         assert said in ran.err
@@ -207,24 +206,14 @@ def test_a_resumed_run_says_from_where() -> None:
             "kind": "training.started",
             "attempt": 2,
             "resumed_from": "chat/attempt-0001/step-00000010",
+            "exact": False,
+            "inexact": ["world_size 2 -> 4"],
         },
         {"kind": "training.finished", "step": 20},
     ]
     listing = StoreListing(lines=(), ignored=())
     shown = plain(train_blocks(RUN, listing, events, now="2026-01-31T12:00:00.000Z"))
     assert "step 20, attempt 2, resumed from chat/attempt-0001/step-00000010" in shown
+    assert "Not exact: world_size 2 -> 4" in shown
     document = train_document(RUN, "file:///s", listing, events)
     assert (document["attempt"], document["step"], document["committed"]) == (2, 20, [])
-
-
-def test_news_of_a_training_in_words() -> None:
-    step: JsonObject = {"kind": "training.step", "step": 3, "loss": 1.25, "tokens_per_s": 99.7}
-    commit: JsonObject = {
-        "kind": "checkpoint.committed",
-        "step": 3,
-        "checkpoint_id": "sha256:" + "ab" * 32,
-    }
-    assert step_in_words(step) == "loss 1.2500  100 tokens/s"
-    assert commit_in_words(commit) == "committed step 3: abababababab"
-    assert step_in_words(commit) == ""
-    assert commit_in_words(step) == ""

@@ -10,6 +10,7 @@ from strongroom.data.packing import (
     IGNORED_LABEL,
     Encoded,
     collate,
+    collate_blocks,
     control_tokens,
     encode_row,
     token_counter,
@@ -175,6 +176,13 @@ REFUSED = {
     ),
     "asks in another way than it answers": BODY + ASK.replace("assistant", "bot"),
     "does not ask": BODY,
+    "marks the last turn": "{% for m in messages %}{% if loop.last %}<|im_start|>{% endif %}"
+    "{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}" + ASK,
+    "forgets earlier answers": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if loop.last or m.role == 'user' %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    )
+    + ASK,
     "refuses the row": "{{ raise_exception('only about the weather') }}",
     "writes the BOS token twice": "<|im_start|>" + BODY + ASK,
 }
@@ -188,6 +196,35 @@ def test_a_template_that_leaves_in_doubt_what_is_trained_on_is_refused(
     tokenizer.chat_template = REFUSED[name]
     with pytest.raises(DataError, match="the chat template"):
         encode(tokenizer, chat("Where?", "There.", "Sure?", "Yes."))
+
+
+MARKED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}" + ASK
+)
+
+
+def marks_of_the_template(tokenizer: Tokenizer, row: Row) -> list[bool]:
+    """Return what transformers takes for the assistant's by marks in the template."""
+    messages = [{"role": m.role, "content": m.content} for m in row.messages]
+    found = tokenizer.apply_chat_template(
+        messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return [flag == 1 for flag in found["assistant_masks"]]
+
+
+@pytest.mark.parametrize("row", ORDINARY, ids=range(len(ORDINARY)))
+def test_what_is_trained_on_is_told_without_marks_as_with_them(
+    tokenizer: Tokenizer, row: Row
+) -> None:
+    # Without marks the mask of transformers is all zero; of other loaders, all one.
+    assert not any(marks_of_the_template(tokenizer, row))
+    without = encode(tokenizer, row)
+    assert 0 < sum(without.trained) < len(without.trained)
+    tokenizer.chat_template = MARKED
+    assert encode(tokenizer, row) == without
+    assert marks_of_the_template(tokenizer, row) == without.trained
 
 
 def test_a_tokenizer_without_a_template_is_refused(tokenizer: Tokenizer) -> None:
@@ -290,3 +327,68 @@ def test_the_end_token_is_trained_on_where_it_is_the_padding_token_too(
     batch = collate(rows, tokenizer.pad_token_id)
     assert (batch.labels_BT == EOS).sum(1).tolist() == [1, 2]
     assert (batch.labels_BT != IGNORED_LABEL).sum(1).tolist() == [sum(r.trained) for r in rows]
+    packed = collate_blocks([rows, rows[:1]], tokenizer.pad_token_id)
+    assert (packed.labels_BT == EOS).sum(1).tolist() == [3, 1]
+
+
+def test_what_padding_is_changes_nothing_but_the_tokens_of_padding(tokenizer: Tokenizer) -> None:
+    rows = [encode(tokenizer, row) for row in ORDINARY]
+    blocks = [rows[:3], rows[3:]]
+    for as_end, as_other in (
+        (collate(rows, EOS), collate(rows, 0)),
+        (collate_blocks(blocks, EOS), collate_blocks(blocks, 0)),
+    ):
+        assert torch.equal(as_end.labels_BT, as_other.labels_BT)
+        assert torch.equal(as_end.attention_BT, as_other.attention_BT)
+        differs_BT = as_end.tokens_BT != as_other.tokens_BT
+        assert torch.equal(differs_BT, as_end.attention_BT == 0)
+        assert as_end.num_trained == sum(sum(row.trained) for row in rows)
+
+
+def test_a_batch_counts_what_it_holds() -> None:
+    rows = [
+        Encoded(token_ids=[1, 7, 8, EOS], trained=[False, False, True, True]),
+        Encoded(token_ids=[5, EOS], trained=[True, True]),  # nothing tells its first token
+    ]
+    batch = collate(rows, pad_id=EOS)
+    assert (batch.num_rows, batch.num_tokens, batch.num_trained) == (2, 6, 3)
+    assert batch.positions_BT is None
+    assert set(batch.inputs()) == {"input_ids", "attention_mask"}
+    packed = collate_blocks([rows, rows[1:]], pad_id=EOS)
+    assert (packed.num_rows, packed.num_tokens, packed.num_trained) == (3, 8, 4)
+    assert set(packed.inputs()) == {"input_ids", "position_ids"}
+
+
+def test_pairs_of_tokens_are_counted_by_row_and_not_over_padding_or_blocks() -> None:
+    rows = [Encoded(token_ids=[7] * n, trained=[True] * n) for n in (5, 3, 1, 2)]
+    expected = 5 * 5 + 3 * 3 + 1 + 2 * 2
+    assert collate(rows, pad_id=EOS).num_pairs == expected
+    assert collate_blocks([rows[:3], rows[3:]], pad_id=EOS).num_pairs == expected
+
+
+def test_a_batch_elsewhere_is_the_same_batch() -> None:
+    rows = [Encoded(token_ids=[7] * n, trained=[True] * n) for n in (5, 3)]
+    for batch in (collate(rows, pad_id=EOS), collate_blocks([rows], pad_id=EOS)):
+        moved = batch.to(torch.device("meta"))
+        assert set(moved.inputs()) == set(batch.inputs())
+        assert {t.device.type for t in (moved.labels_BT, *moved.inputs().values())} == {"meta"}
+        assert (moved.attention_BT.device.type, moved.num_rows) == ("meta", batch.num_rows)
+
+
+def test_a_block_is_its_rows_one_after_another_each_from_its_own_beginning() -> None:
+    rows = [
+        Encoded(token_ids=[1, 7, EOS], trained=[False, True, True]),
+        Encoded(token_ids=[EOS], trained=[True]),
+        Encoded(token_ids=[5, 9], trained=[True, False]),
+    ]
+    batch = collate_blocks([rows, rows[:1]], pad_id=EOS)
+    assert batch.tokens_BT.tolist() == [[1, 7, EOS, EOS, 5, 9], [1, 7, EOS, EOS, EOS, EOS]]
+    assert batch.positions_BT is not None
+    assert batch.positions_BT.tolist() == [[0, 1, 2, 0, 0, 1], [0, 1, 2, 0, 1, 2]]
+    assert batch.positions_BT.dtype == torch.int64
+    assert batch.attention_BT.tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
+    ignored = IGNORED_LABEL
+    assert batch.labels_BT.tolist() == [
+        [ignored, 7, EOS, ignored, ignored, ignored],
+        [ignored, 7, EOS, ignored, ignored, ignored],
+    ]

@@ -54,6 +54,18 @@ def test_a_weight_of_another_shape_is_refused(folder: Path) -> None:
         build_base(folder, "float32")
 
 
+@pytest.mark.parametrize("names", [["model.norm.weight"], []], ids=["one", "all"])
+def test_weights_without_elements_are_refused_and_named(folder: Path, names: list[str]) -> None:
+    """As saved of ZeRO-3 without gathering, a few KB in all (deepspeedai/DeepSpeed#6836)."""
+    weights = load_file(folder / "model.safetensors")
+    names = names or list(weights)
+    weights |= {name: torch.empty(0) for name in names}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelSourceError) as caught:
+        build_base(folder, "float32")
+    assert all(name in str(caught.value) for name in names)
+
+
 def test_pickled_weights_are_not_looked_at(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

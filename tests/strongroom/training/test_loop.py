@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,9 +15,10 @@ from strongroom.canonical import JsonObject
 from strongroom.data.cursor import Cursor
 from strongroom.errors import PeerError, SaveError, StrongroomError
 from strongroom.training.config import RunConfig, parse_config
-from strongroom.training.loop import Launched, Loop
+from strongroom.training.loop import End, Launched, Loop
 from strongroom.training.progress import Progress
 from strongroom.training.stop import StopRequest
+from strongroom.training.watchdog import Watchdog
 from strongroom.training.world import World
 from tests.support.ranks import run_ranks
 
@@ -70,16 +72,17 @@ def loop(rank: int, saver: Saver, told: list[JsonObject]) -> Steps:
             parent=None,
             inputs=nothing,
             config=configured(),
+            placement=configured().train.placement,
             probe=nothing,
         ),
         world=World(rank=rank, size=dist.get_world_size()),
-        strategy=nothing,
-        model=cast("Any", _Model()),
-        optimizer=nothing,
+        strategy=cast("Any", SimpleNamespace(model=_Model())),
         rows=nothing,
         saver=cast("Any", saver),
         report=told.append,
         stop=StopRequest(),
+        watchdog=Watchdog(60.0, tell=nothing),
+        meter=nothing,
         progress=Progress(step=0, tokens=0, samples=0, cursor=Cursor(seed=0, num_rows=1)),
     )
 
@@ -105,7 +108,7 @@ def work(rank: int, folder: Path) -> None:
     told: list[JsonObject] = []
     # Each is busy at other steps, and one of them at the last, which is never skipped.
     saver = Saver(busy_at={2, 3} if rank == 0 else {3, 5, STEPS})
-    assert loop(rank, saver, told).run()
+    assert loop(rank, saver, told).run() is End.COMPLETE
     found: dict[str, object] = {"saved": saver.saved, "told": told}
 
     saver = Saver(busy_at=set(), fails_at=3 if rank == 1 else None)

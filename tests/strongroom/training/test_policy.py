@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
-from strongroom.training.config import SaveConfig
+from strongroom.training.config import SaveConfig, TrainConfig
 from strongroom.training.policy import (
     Moment,
     SaveReason,
+    answer_to_nonfinite,
     is_skipped,
     is_time_up,
     reason_to_save,
@@ -57,3 +58,14 @@ def test_only_a_save_that_comes_again_is_skipped_and_only_where_it_would_wait(
 def test_time_is_up_after_as_many_minutes_as_configured() -> None:
     assert not is_time_up(CONFIG, 119.9)
     assert is_time_up(CONFIG, 120.0)
+
+
+@pytest.mark.parametrize("wanted", ["stop", "skip", "rollback"])
+@pytest.mark.parametrize(("before", "is_too_many"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_step_that_is_not_finite_does_as_configured_until_there_are_too_many(
+    wanted: Literal["stop", "skip", "rollback"], before: int, *, is_too_many: bool
+) -> None:
+    config = TrainConfig(
+        steps=9, batch_rows=1, learning_rate=0.1, on_nonfinite=wanted, max_nonfinite_steps=2
+    )
+    assert answer_to_nonfinite(config, before) == ("stop" if is_too_many else wanted)

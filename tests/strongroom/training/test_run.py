@@ -15,15 +15,16 @@ import torch
 import torch.distributed as dist
 
 from strongroom.canonical import JsonObject
+from strongroom.checkpoint.attempts import AttemptRecord, claim_attempt, newest_attempt
 from strongroom.checkpoint.catalogue import Committed, checkpoint_names, list_checkpoints
 from strongroom.checkpoint.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, seal_bytes
 from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.checkpoint.reading.state import state_digest
-from strongroom.checkpoint.run_record import claim_attempt, newest_attempt
 from strongroom.checkpoint.saving.series import SaveSeries
 from strongroom.checkpoint.saving.staging import Copying
 from strongroom.clock import now_utc
 from strongroom.errors import (
+    ConfigError,
     FencedError,
     NothingToResumeError,
     SaveError,
@@ -88,6 +89,7 @@ def go_on(
         run=run.record.run,
         keys=run.keys,
         cache=run.cache,
+        settings=run.launch().settings,
         fresh_start=fresh_start,
     )
     try:
@@ -322,7 +324,7 @@ def test_an_attempt_begins_by_clearing_away_what_was_abandoned(
         return [".tmp/half-a-shard"]
 
     monkeypatch.setattr(LocalStorage, "discard_unfinished", discard)
-    with caplog.at_level(logging.INFO, logger="strongroom.training.run"):
+    with caplog.at_level(logging.INFO, logger="strongroom.training.opening"):
         go_on(run, watch=stop_after(1))
     assert asked == [86_400.0]
     assert ".tmp/half-a-shard" in caplog.text
@@ -331,7 +333,7 @@ def test_an_attempt_begins_by_clearing_away_what_was_abandoned(
         raise StorageDeniedError(f"listing uploads older than {older_than_s} s is not allowed")
 
     monkeypatch.setattr(LocalStorage, "discard_unfinished", denied)
-    with caplog.at_level(logging.WARNING, logger="strongroom.training.run"):
+    with caplog.at_level(logging.WARNING, logger="strongroom.training.opening"):
         assert go_on(run)[-1] == {"kind": "training.finished", "step": STEPS}
     assert "is not allowed" in caplog.text
 
@@ -554,7 +556,7 @@ def test_a_newer_attempt_fences_the_older_one_off(tmp_path: Path) -> None:
         if event["kind"] == "training.step" and event["step"] == 5:
             while not checkpoint_names(run.storage, run.record.run):
                 time.sleep(0.01)  # the save of step 3 is still under way
-            claim_attempt(run.storage, run.record.run)
+            claim_attempt(run.storage, AttemptRecord(run=run.record.run))
 
     with pytest.raises(FencedError, match="attempt-0002"):
         go_on(run, watch=watch)
@@ -582,8 +584,8 @@ def test_a_loss_that_is_not_finite_is_never_saved(
     assert steps == [3]
 
 
-def test_another_number_of_ranks_than_the_record_says_is_refused(tmp_path: Path) -> None:
+def test_another_number_of_ranks_than_is_there_is_refused(tmp_path: Path) -> None:
     run = make_training_run(tmp_path, world_size=2)
-    with pytest.raises(TrainingError, match="expected 2 ranks"):
+    with pytest.raises(ConfigError, match="expected 2 ranks, got 1"):
         go_on(run)
     assert newest_attempt(run.storage, run.record.run) is None

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from strongroom import canonical
 from strongroom.checkpoint.catalogue import Committed
 from strongroom.checkpoint.manifest import Inputs
 from strongroom.checkpoint.run_record import Probe, RunRecord
 from strongroom.errors import InputError, IntegrityError, ModelSourceError, StorageError
+from strongroom.model.adapters import trainable_names
 from strongroom.names import Digest
 from strongroom.storage.local import LocalStorage
 from strongroom.storage.trees import put_tree
@@ -49,11 +51,16 @@ class Trained:
 
 
 def train(
-    folder: Path, *, adapter: dict[str, Any], dtype: str, probe_error: float = 0.0
+    folder: Path,
+    *,
+    adapter: dict[str, Any],
+    dtype: str,
+    probe_error: float = 0.0,
+    change: Callable[[dict[str, Tensor]], None] | None = None,
 ) -> Trained:
     storage = LocalStorage(folder / "store")
     base_model = put_tree(storage, "models", make_tiny_model(folder / "tiny"))
-    config = {"model": {"source": "tiny", "dtype": dtype}, "adapter": adapter}
+    config = {"model": {"source": "tiny", "dtype": dtype}, "adapter": adapter, "train": {}}
     other = Digest.of(b"")
     inputs = Inputs(
         base_model=base_model, dataset=other, tokenizer=other, config=canonical.digest(config)
@@ -78,8 +85,19 @@ def train(
         tensors[f"model.{name}"] = parameter.detach()
         tensors[f"optim.state.{name}.step"] = torch.tensor(3.0)
         tensors[f"optim.state.{name}.exp_avg"] = torch.zeros_like(parameter)
+        tensors[f"optim.state.{name}.exp_avg_sq"] = torch.zeros_like(parameter)
     tensors |= {f"rng.0.{kind}": torch.ones(4).byte() for kind in ("torch", "python", "numpy")}
-    state = {**save_facts(checkpoint_name(3)).state, "model": {"base_model": str(base_model)}}
+    group = {"lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
+    state = {
+        **save_facts(checkpoint_name(3)).state,
+        "model": {"base_model": str(base_model)},
+        "optimizer": {
+            "name": "adamw",
+            "param_groups": [{**group, "params": trainable_names(model)}],
+        },
+    }
+    if change is not None:
+        change(tensors)
     committed = save_checkpoint(
         storage,
         3,
@@ -142,6 +160,44 @@ def test_another_loss_than_at_the_save_is_a_finding(tmp_path: Path) -> None:
     report = train(tmp_path, adapter=LORA, dtype="float32", probe_error=1e-4).climb()
     assert report.failed_at is Rung.LOAD
     assert "probe loss: expected" in report.findings[0]
+
+
+def test_float32_copies_of_a_model_in_bfloat16_are_rounded_into_it(tmp_path: Path) -> None:
+    """As ZeRO-3 saves them."""
+
+    def widened(tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if tensor.dtype == torch.bfloat16:
+                tensors[name] = tensor.float() * (1 + 1e-4)  # less than bfloat16 can tell
+
+    trained = train(tmp_path, adapter=LORA, dtype="bfloat16", change=widened)
+    assert "float32" in {tensor.dtype for tensor in trained.committed.manifest.tensors}
+    assert trained.climb().findings == ()
+    model = load_model(trained.storage, trained.committed, trained.record, trained.cache)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_other_dtypes_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    def halved(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if name.startswith("model.")]:
+            tensors[name] = tensors[name].half()
+
+    report = train(tmp_path, adapter=LORA, dtype="float32", change=halved).climb()
+    assert report.failed_at is Rung.LOAD
+    assert "is float16" in report.findings[0]
+
+
+def test_an_optimizer_that_cannot_go_on_is_a_finding(tmp_path: Path) -> None:
+    """Weights that load say nothing of it (huggingface/accelerate#3971)."""
+
+    def from_elsewhere(tensors: dict[str, Tensor]) -> None:
+        names = [name for name in tensors if name.endswith(".step")]
+        tensors[names[0]] = torch.tensor(4.0)
+
+    report = train(tmp_path, adapter=LORA, dtype="float32", change=from_elsewhere).climb()
+    assert report.failed_at is Rung.LOAD
+    (finding,) = report.findings
+    assert ".step: expected at most 3, as many steps as were learnt from, got 4.0" in finding
 
 
 def test_a_record_of_other_inputs_proves_nothing(trained: Trained) -> None:

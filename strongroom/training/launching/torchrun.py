@@ -18,105 +18,56 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from strongroom.canonical import JsonObject
-from strongroom.checkpoint.run_record import RunRecord
-from strongroom.errors import PreemptedError, TrainingError
-from strongroom.names import RunKey
+from strongroom.errors import PreemptedError, RankLostError, StrongroomError, TrainingError
 from strongroom.parent import PARENT_VARIABLE
-from strongroom.training.failure import error_from, first_cause
+from strongroom.training.failure import error_from, first_cause, is_own_cause
+from strongroom.training.launching.restarts import is_accident
+from strongroom.training.launching.spec import Launch
 from strongroom.training.reporting import ReportKind
 
+STDERR = 2
 POLL_S = 0.1
+SIGNALLED = 128
+"""Exit codes above it mean that the first rank that failed was ended by that signal."""
 KILL_MARGIN_S = 10.0
 """torchrun itself kills workers after the grace time; it gets this much longer to do so."""
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """What to start.
-
-    Attributes:
-        keys: the keys folder; the training signs its ledger entries as the service.
-        cache: a folder for verified copies of the run's inputs.
-        fresh_start: begin anew even though the run has checkpoints, none of which can be used.
-        grace_s: seconds between SIGTERM and SIGKILL.
-        quiet: log warnings only; what is reported stays the same.
-    """
-
-    store_url: str
-    run: RunKey
-    keys: Path
-    cache: Path
-    world_size: int
-    threads_per_rank: int
-    fresh_start: bool = False
-    grace_s: float = 120.0
-    quiet: bool = False
-
-    @classmethod
-    def of(  # noqa: PLR0913 -- the fields that a record does not hold
-        cls,
-        record: RunRecord,
-        *,
-        store_url: str,
-        keys: Path,
-        cache: Path,
-        fresh_start: bool = False,
-        grace_s: float = 120.0,
-    ) -> Launch:
-        """Return the launch that the configuration of `record` asks for."""
-        train = record.config["train"]
-        return cls(
-            store_url=store_url,
-            run=record.run,
-            keys=keys,
-            cache=cache,
-            world_size=train["world_size"],
-            threads_per_rank=train["threads_per_rank"],
-            fresh_start=fresh_start,
-            grace_s=grace_s,
-        )
-
-    def command(self, events: Path) -> list[str]:
-        """Return the command line; the training reports to the file `events`."""
-        return [
-            sys.executable,
-            *("-m", "strongroom.training.agent"),
-            *("--nproc-per-node", str(self.world_size)),
-            *("--rdzv-backend", "c10d"),
-            *("--rdzv-endpoint", "127.0.0.1:0"),
-            *("--local-addr", "127.0.0.1"),
-            *("-m", "strongroom.training"),
-            *("--store", self.store_url),
-            *("--run-key", str(self.run)),  # torchrun takes `--run` for one of its own
-            *("--keys", str(self.keys)),
-            *("--cache", str(self.cache)),
-            *("--events", str(events)),
-            *(["--fresh-start"] if self.fresh_start else []),
-            *(["--quiet"] if self.quiet else []),
-        ]
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment: this process's, with what the ranks need on one machine."""
-        return {
-            **os.environ,
-            PARENT_VARIABLE: str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": str(self.threads_per_rank),
-            # Ranks share the cores: one that waits must not keep a core busy.
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(self.grace_s))),
-        }
+def command(spec: Launch, events: Path) -> list[str]:
+    """Return the command line; the training reports to the file `events`."""
+    return [
+        sys.executable,
+        *("-m", "strongroom.training.launching.agent"),
+        *("--nproc-per-node", str(spec.placement.world_size)),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", "127.0.0.1:0"),
+        *("--local-addr", "127.0.0.1"),
+        *("-m", "strongroom.training"),
+        *spec.arguments(),
+        *("--events", str(events)),
+    ]
 
 
-def launch(spec: Launch) -> Generator[JsonObject, None, None]:
+def environment(spec: Launch) -> dict[str, str]:
+    """Return the environment: this process's, with what the ranks need on one machine."""
+    return {
+        **os.environ,
+        PARENT_VARIABLE: str(os.getpid()),
+        **spec.environment(),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, round(spec.grace_s))),
+    }
+
+
+def launch(
+    spec: Launch, *, command: Callable[[Launch, Path], list[str]] = command
+) -> Generator[JsonObject, None, None]:
     """Start the training and yield its events (see `reporting`) until it has ended.
 
     An exception that is raised in here, such as KeyboardInterrupt or Dagster's interruption, stops
@@ -132,7 +83,7 @@ def launch(spec: Launch) -> Generator[JsonObject, None, None]:
         file = Path(folder) / "events.jsonl"
         file.touch()
         with file.open(encoding="utf-8") as news, _stop_signal() as is_stop_asked:
-            training = _Training(spec, file, news)
+            training = _Training(spec, command(spec, file), news)
             told: list[JsonObject] = []
             try:
                 for event in training.follow(is_stop_asked):
@@ -146,7 +97,7 @@ def launch(spec: Launch) -> Generator[JsonObject, None, None]:
 class _Training:
     """A running torchrun and what is heard of it."""
 
-    def __init__(self, spec: Launch, file: Path, news: TextIO) -> None:
+    def __init__(self, spec: Launch, command: list[str], news: TextIO) -> None:
         self._spec = spec
         self._news = news
         self._rest = ""
@@ -155,15 +106,16 @@ class _Training:
         # A session of its own: a terminal's Ctrl-C reaches this process alone, which then stops
         # the training in good order.
         self._process = subprocess.Popen(  # noqa: S603 -- our own command
-            spec.command(file),
-            env=spec.environment(),
+            command,
+            env=environment(spec),
             stdin=subprocess.DEVNULL,
+            stdout=STDERR,  # standard output is for results, of whoever launches
             start_new_session=True,
         )
         logger.info(
             "training launched: run=%s world_size=%d pid=%d",
             spec.run,
-            spec.world_size,
+            spec.placement.world_size,
             self._process.pid,
         )
 
@@ -201,9 +153,24 @@ class _Training:
 
     def conclude(self, told: list[JsonObject]) -> None:
         """Raise what the training ended with, if it did not finish."""
+        try:
+            self._check_end(told)
+        except StrongroomError as error:
+            if self._deadline is None or not is_accident(error):
+                raise
+            # Who asked it to stop does not want it to be started again.
+            raise TrainingError(
+                f"run {self._spec.run}: was asked to stop, and failed before its newest state was "
+                f"committed: {error}"
+            ) from error
+
+    def _check_end(self, told: list[JsonObject]) -> None:
         run, code = self._spec.run, self._process.returncode
         by_kind = {event["kind"]: event for event in told}
-        if failures := [event for event in told if event["kind"] == ReportKind.FAILED]:
+        failures = [event for event in told if event["kind"] == ReportKind.FAILED]
+        # Of torchrun itself the code is negative.
+        lost_by = -code if code < 0 else code - SIGNALLED
+        if failures and (lost_by <= 0 or is_own_cause(first_cause(failures))):
             raise error_from(first_cause(failures))
         if self._killed:
             raise TrainingError(
@@ -219,6 +186,12 @@ class _Training:
             return
         if self._deadline is not None and ReportKind.STARTED not in by_kind:
             raise PreemptedError(f"run {run}: stopped as asked, before its first step")
+        if lost_by > 0:
+            raise RankLostError(
+                f"run {run}: a rank was ended by signal {lost_by} and could not say why; "
+                "expected it to finish. What runs out of memory is ended so, by 9; the same "
+                "command goes on from the newest checkpoint that verifies"
+            )
         raise TrainingError(
             f"run {run}: torchrun ended with {code} and no rank said why; expected it to finish. "
             "Standard error may tell (out of memory and kill -9 do not); the same command goes on "

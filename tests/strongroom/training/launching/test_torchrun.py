@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +18,22 @@ import pytest
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.catalogue import checkpoint_names
 from strongroom.errors import (
+    FencedError,
     NothingToResumeError,
     PreemptedError,
+    RankLostError,
     StoreMissingError,
+    StrongroomError,
     TrainingError,
 )
 from strongroom.names import CheckpointName, RunKey
-from strongroom.training import launch as launching
 from strongroom.training.failure import error_from
-from strongroom.training.launch import Launch, launch
+from strongroom.training.launching import torchrun as launching
+from strongroom.training.launching.agent import exit_code
+from strongroom.training.launching.restarts import is_accident
+from strongroom.training.launching.spec import Launch, LaunchSettings
+from strongroom.training.launching.torchrun import command, environment, launch
+from strongroom.training.placement import Placement
 from tests.support.launcher import Launcher
 from tests.support.training_run import TrainingRun, make_training_run
 
@@ -59,6 +66,8 @@ def stop(*_):
         sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 tell(said)
+if code is not None and code < 0:
+    os.kill(os.getpid(), -code)
 if code is not None:
     sys.exit(code)
 while True:
@@ -77,7 +86,7 @@ class StandIn(Launch):
     at_stop: list[JsonObject] | None = None
     code: int | None = None
 
-    def command(self, events: Path) -> list[str]:
+    def stand_in(self, events: Path) -> list[str]:
         arguments = [str(events), str(self.cache / "pid"), self.said, self.at_stop, self.code]
         return [sys.executable, "-c", STAND_IN, json.dumps(arguments)]
 
@@ -104,8 +113,7 @@ def stand_in(tmp_path: Path) -> Callable[..., StandIn]:
             run=RunKey("r"),
             keys=tmp_path,
             cache=tmp_path,
-            world_size=1,
-            threads_per_rank=1,
+            settings=LaunchSettings(placement=Placement(strategy="fsdp2", world_size=1)),
             grace_s=grace_s,
             said=said,
             at_stop=at_stop,
@@ -115,14 +123,18 @@ def stand_in(tmp_path: Path) -> Callable[..., StandIn]:
     return make
 
 
+def launch_it(spec: StandIn) -> Generator[JsonObject, None, None]:
+    return launch(spec, command=lambda _, events: spec.stand_in(events))
+
+
 def interrupt_soon(number: signal.Signals) -> None:
     """Send this process a signal while it waits in `launch`."""
     threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
 
 
-def hear(spec: Launch, heard: list[JsonObject], *, then: signal.Signals) -> None:
+def hear(spec: StandIn, heard: list[JsonObject], *, then: signal.Signals) -> None:
     """Launch, and send this process a signal soon after the training has started."""
-    for event in launch(spec):
+    for event in launch_it(spec):
         heard.append(event)
         if event == STARTED:
             interrupt_soon(then)
@@ -130,20 +142,60 @@ def hear(spec: Launch, heard: list[JsonObject], *, then: signal.Signals) -> None
 
 def test_events_are_handed_on_until_the_end(stand_in: Callable[..., StandIn]) -> None:
     spec = stand_in([STARTED, FINISHED], code=0)
-    assert list(launch(spec)) == [STARTED, FINISHED]
+    assert list(launch_it(spec)) == [STARTED, FINISHED]
     assert not spec.is_running
 
 
 def test_a_failure_arrives_as_the_error_it_was(stand_in: Callable[..., StandIn]) -> None:
     with pytest.raises(NothingToResumeError, match="none can be used") as caught:
-        list(launch(stand_in([STARTED, FAILED], code=62)))
+        list(launch_it(stand_in([STARTED, FAILED], code=62)))
     assert caught.value.exit_code == 62
 
 
-@pytest.mark.parametrize("code", [0, 1, 137])
+@pytest.mark.parametrize("code", [0, 1])
 def test_an_end_without_a_word_is_an_error(stand_in: Callable[..., StandIn], code: int) -> None:
     with pytest.raises(TrainingError, match=f"ended with {code}"):
-        list(launch(stand_in([STARTED], code=code)))
+        list(launch_it(stand_in([STARTED], code=code)))
+
+
+def test_a_rank_that_was_killed_is_told_from_what_others_say_of_it(
+    stand_in: Callable[..., StandIn],
+) -> None:
+    broken = FAILED | {"error": "RuntimeError", "message": "connection closed by peer"}
+    for said in ([STARTED], [STARTED, broken]):
+        with pytest.raises(RankLostError, match="ended by signal 9"):
+            list(launch_it(stand_in(said, code=137)))
+    # What a rank does say of itself counts more, but for what follows from the loss of another.
+    with pytest.raises(NothingToResumeError):
+        list(launch_it(stand_in([STARTED, FAILED], code=137)))
+    for error in ("SaveError", "PeerError"):
+        with pytest.raises(RankLostError):
+            list(launch_it(stand_in([STARTED, FAILED | {"error": error}], code=137)))
+        with pytest.raises(TrainingError) as caught:
+            list(launch_it(stand_in([STARTED, FAILED | {"error": error}], code=60)))
+        assert type(caught.value).__name__ == error
+
+
+def test_torchrun_itself_may_be_killed(stand_in: Callable[..., StandIn]) -> None:
+    with pytest.raises(RankLostError, match="ended by signal 9"):
+        list(launch_it(stand_in([STARTED], code=-signal.SIGKILL)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ([(60, 7), (60, 7)], 60),
+        ([(60, 7), (-9, 8)], 137),  # the first only could not reach the second any more
+        ([(-9, 7), (-15, 8)], 137),
+        ([(61, 7), (-15, 9)], 61),  # by torchrun, because the first had failed
+        ([(65, 7), (-9, 37)], 65),  # likewise, because SIGTERM did not end it
+        ([(-15, 7)], 143),
+    ],
+)
+def test_the_cause_is_told_from_what_followed_from_it(
+    ends: list[tuple[int, int]], code: int
+) -> None:
+    assert exit_code(ends) == code
 
 
 def test_sigterm_stops_the_training_and_its_last_words_are_heard(
@@ -170,6 +222,20 @@ def test_an_interruption_is_raised_again_once_the_training_has_stopped(
     assert not spec.is_running
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [("SaveError", TrainingError), ("HungError", TrainingError), ("FencedError", FencedError)],
+)
+def test_what_fails_by_accident_while_it_stops_is_none_to_start_again(
+    stand_in: Callable[..., StandIn], error: str, expected: type[StrongroomError]
+) -> None:
+    spec = stand_in([STARTED], at_stop=[FAILED | {"error": error}])
+    with pytest.raises(expected, match="none can be used") as caught:
+        hear(spec, [], then=signal.SIGTERM)
+    assert type(caught.value) is expected
+    assert not is_accident(caught.value)
+
+
 def test_what_does_not_stop_in_time_is_killed(
     stand_in: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +248,7 @@ def test_what_does_not_stop_in_time_is_killed(
 
 def test_leaving_early_stops_the_training(stand_in: Callable[..., StandIn]) -> None:
     spec = stand_in([STARTED], at_stop=[STOPPED])
-    events = launch(spec)
+    events = launch_it(spec)
     assert next(events) == STARTED
     events.close()
     assert not spec.is_running
@@ -192,12 +258,12 @@ def test_stopped_before_it_began_is_not_a_failure(stand_in: Callable[..., StandI
     spec = stand_in([], at_stop=[])
     interrupt_soon(signal.SIGTERM)
     with pytest.raises(PreemptedError, match="before its first step"):
-        list(launch(spec))
+        list(launch_it(spec))
 
 
 def test_the_launcher_needs_no_torch() -> None:
     code = (
-        "import sys, strongroom.training.launch; "
+        "import sys, strongroom.training.launching.torchrun; "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -323,7 +389,7 @@ def test_what_a_worker_fails_with_ends_torchrun_too_and_is_reported(tmp_path: Pa
     empty = str(tmp_path / "empty")
     spec = Launch.of(run.record, store_url=empty, keys=run.keys, cache=run.cache)
     events = tmp_path / "events.jsonl"
-    done = subprocess.run(spec.command(events), env=spec.environment(), check=False)
+    done = subprocess.run(command(spec, events), env=environment(spec), check=False)
     assert done.returncode == StoreMissingError.exit_code
     told = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
     assert told
