@@ -70,6 +70,8 @@ system-deps: ## install the system packages that some tests need (asks for root)
 	$$as_root apt-get update -qq; \
 	if [ -d /run/systemd/system ] && ! command -v ceph-mon >/dev/null; then \
 	  $$as_root systemctl mask --quiet ceph.target ceph-crash.service; fi; \
+	if [ -d /run/systemd/system ] && ! command -v slurmctld >/dev/null; then \
+	  $$as_root systemctl mask --quiet munge.service slurmctld.service slurmd.service; fi; \
 	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	  git make python3-venv chromium chromium-driver radosgw ceph-mon ceph-osd ceph-common \
 	  slurm-wlm munge g++ >/dev/null

@@ -1,10 +1,9 @@
 """Launchers: start the training of a run somewhere, and hand on what it reports as it happens.
 
 A launcher is one method, so that Slurm, Kubernetes or Ray can take torchrun's place and no asset
-changes. One whose training runs on other machines opens a Dagster Pipes session on `context`:
-rank 0 speaks Pipes wherever it finds itself started with a session's variables. On this machine
-the launch's own file of events serves: every rank can write to it, the last word of a failing one
-included, and `strongroom train` hears the same.
+changes. On this machine the launch's own file of events serves: every rank can write to it, the
+last word of a failing one included, and `strongroom train` hears the same. One whose training runs
+on other machines hears it through the store (`resources/slurm.py`).
 """
 
 from collections.abc import Generator

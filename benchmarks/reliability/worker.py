@@ -38,6 +38,7 @@ from strongroom.training.resume import restore
 from strongroom.training.rng import random_state, rng_keys
 from strongroom.training.run import RunRequest, train
 from strongroom.training.stop import StopRequest
+from strongroom.training.world import leave_world
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,7 @@ def serve(rank: int, world_size: int, meeting: Path, connection: Connection) -> 
         except Exception:  # noqa: BLE001 -- whatever it is, it is told where it can be read
             answer = traceback.format_exc()
         connection.send(answer)
-    dist.destroy_process_group()
+    leave_world()
 
 
 def do(task: Task) -> Seen:

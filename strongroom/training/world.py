@@ -7,6 +7,7 @@ agreed on here first; no rank acts on its own clock, signal or failure.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +82,14 @@ def joined_world(threads: int) -> Iterator[World]:
     yield World(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     # Not after a failure: the other ranks may never come, and the process ends anyway.
     if not is_joined:
+        leave_world()
+
+
+def leave_world() -> None:
+    """Give the process group back, and have DeepSpeed, where it was used, forget it too."""
+    if (deepspeed := sys.modules.get("deepspeed")) is not None:
+        deepspeed.comm.destroy_process_group()  # it keeps groups of its own
+    else:
         dist.destroy_process_group()
 
 

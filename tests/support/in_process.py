@@ -21,6 +21,7 @@ from strongroom.training.launching.spec import LaunchSettings
 from strongroom.training.loop import Loop
 from strongroom.training.run import RunRequest, train
 from strongroom.training.stop import StopRequest
+from strongroom.training.world import leave_world
 from tests.support.training_run import TrainingRun
 
 Watch = Callable[[JsonObject, StopRequest], None]
@@ -36,7 +37,7 @@ def as_the_only_rank(folder: Path) -> Iterator[None]:
         patch.setenv("RANK", "0")
         patch.setenv("LOCAL_RANK", "0")
         yield
-    dist.destroy_process_group()
+    leave_world()
     torch.use_deterministic_algorithms(mode=False)
     torch.set_num_threads(threads)
 

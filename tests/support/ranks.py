@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
+from strongroom.training.world import leave_world
+
 
 def run_ranks(world_size: int, work: Callable[[int, Path], None], folder: Path) -> None:
     """Call `work(rank, folder)` on every rank; an error of any rank is raised here.
@@ -32,4 +34,4 @@ def _rank(rank: int, world_size: int, work: Callable[[int, Path], None], folder:
         work(rank, folder)
         dist.barrier()
     finally:
-        dist.destroy_process_group()
+        leave_world()

@@ -7,10 +7,10 @@ CPUs each, whatever is there.
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import logging
 import os
+import pwd
 import secrets
 import socket
 import subprocess
@@ -206,7 +206,7 @@ def _write_config(folder: Path) -> None:
     (folder / "slurm.conf").write_text(
         CONFIG.format(
             host=host,
-            user=getpass.getuser(),
+            user=pwd.getpwuid(os.getuid()).pw_name,
             folder=folder,
             controller_port=free_port(),
             kill_wait_s=KILL_WAIT_S,

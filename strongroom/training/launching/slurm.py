@@ -42,7 +42,7 @@ from strongroom.training.launching.store_events import (
     discard_old_launches,
     launch_folder,
 )
-from strongroom.training.launching.torchrun import _stop_signal as stop_signal
+from strongroom.training.launching.torchrun import stop_signal
 from strongroom.training.reporting import ReportKind
 
 FORMAT = "strongroom.launch/1"

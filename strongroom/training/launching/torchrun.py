@@ -82,7 +82,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="strongroom-training-") as folder:
         file = Path(folder) / "events.jsonl"
         file.touch()
-        with file.open(encoding="utf-8") as news, _stop_signal() as is_stop_asked:
+        with file.open(encoding="utf-8") as news, stop_signal() as is_stop_asked:
             training = _Training(spec, command(spec, file), news)
             told: list[JsonObject] = []
             try:
@@ -220,7 +220,7 @@ class _Training:
 
 
 @contextmanager
-def _stop_signal() -> Iterator[Callable[[], bool]]:
+def stop_signal() -> Iterator[Callable[[], bool]]:
     """Take SIGTERM as a wish to stop, where nobody else handles it; yield whether it came."""
     asked = threading.Event()
     is_free = (

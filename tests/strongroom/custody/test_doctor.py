@@ -206,6 +206,18 @@ def test_five_checkpoints_that_nobody_verified_are_found(
     assert "verification-off" not in names(preflight_run(custody, record, config))
 
 
+def test_the_newest_checkpoints_are_looked_at_and_no_more(
+    custody: Custody, config: RunConfig
+) -> None:
+    for step in (5, 6, 7, 8):
+        forge(custody, RUN, attempt=1, step=step)
+    facts = run_facts(custody, RUN, config)
+    assert [saved.step for saved in facts.checkpoints] == [8, 7, 6, 5, 4]
+    assert facts.num_checkpoints == 6
+    strict = replace(config.preflight, numbers={"unverified_checkpoints": 6})
+    assert len(run_facts(custody, RUN, replace(config, preflight=strict)).checkpoints) == 6
+
+
 @pytest.mark.parametrize(
     ("prefix", "check"),
     [

@@ -44,6 +44,7 @@ from strongroom.training import loop, resume
 from strongroom.training.commits import Registrar, forgotten_commits
 from strongroom.training.run import RunRequest, train
 from strongroom.training.stop import StopRequest
+from strongroom.training.world import leave_world
 from strongroom.verification.ladder import Rung, VerificationReport, verify
 from tests.support.training_run import TrainingRun, make_training_run
 
@@ -96,7 +97,7 @@ def go_on(
         train(request, report, stop)
     finally:
         if dist.is_initialized():  # a failed launch leaves it, because its process ends
-            dist.destroy_process_group()
+            leave_world()
     return events
 
 

@@ -59,6 +59,7 @@ def test_every_rank_gets_the_number_of_the_slowest() -> None:
 import os, time
 import torch.distributed as dist
 from strongroom.training.preflight import fabric
+from strongroom.training.world import leave_world
 dist.init_process_group("gloo")
 fabric.WARM_UPS, fabric.ROUNDS = 1, 3
 if dist.get_rank() == 1:
@@ -68,7 +69,7 @@ if dist.get_rank() == 1:
         return all_reduce(*arguments, **options)
     dist.all_reduce = late
 print("latency", round(fabric.measure_allreduce_ms(), 6), flush=True)
-dist.destroy_process_group()
+leave_world()
 """
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]

@@ -28,6 +28,7 @@ from strongroom.training.placement import Placement, StrategyName
 from strongroom.training.strategies.base import Strategy
 from strongroom.training.strategies.build import spread
 from strongroom.training.strategies.config import Fsdp2Config, Zero3Config
+from strongroom.training.world import leave_world
 from tests.support.ranks import run_ranks
 from tests.support.tiny_model import make_tiny_model
 
@@ -53,7 +54,7 @@ def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCAL_RANK", "0")
         yield
-    dist.destroy_process_group()
+    leave_world()
 
 
 @pytest.fixture(scope="module")
