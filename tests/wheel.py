@@ -59,7 +59,9 @@ def _environment(folder: Path) -> Path:
 def _pytest_ini(folder: Path) -> Path:
     ini = folder / "pytest.ini"
     ini.write_text(
-        "[pytest]\nmarkers =\n    e2e\n    chromium\n    ceph\n    slurm\n    compiler\ntimeout = 300\n",
+        "[pytest]\nmarkers =\n"
+        "    e2e\n    chromium\n    ceph\n    slurm\n    compiler\n"
+        "timeout = 300\n",
         encoding="utf-8",
     )
     return ini
