@@ -16,21 +16,25 @@ STEP_S = 0.2
 """It waits so long for the rows of a step: a save then takes little more time than a step."""
 START_S = 3.0
 """From a rank's first note to its first step, about."""
-WITHIN_S: dict[Phase, float] = {"starting": START_S, "training": 2 * EVERY_STEPS * STEP_S}
+WITHIN_S: dict[Phase, float] = {
+    "starting": START_S,
+    "restoring": 0.05,
+    "training": 2 * EVERY_STEPS * STEP_S,
+}
 """How long after a phase was noted the kill may come; where nothing is said, `SLOW_S`."""
 AIMED: tuple[Phase, ...] = tuple(phase for phase in SAVING if phase != "agreeing")
 """The phases of a save that are aimed at; what lies between is met by the way."""
 
 
 def long_plans(seed: int) -> list[Plan]:
-    """Return 55 kills of each strategy, and 12 under the supervisor."""
+    """Return 56 kills of each strategy, and 12 under the supervisor."""
     of_launches = [
         Plan(
             name=strategy,
             spread=Spread(strategy, RANKS),
             moments=_by_chance(
                 random.Random(f"{seed} {strategy}"),  # noqa: S311 -- moments, not secrets
-                {"starting": 6, "training": 14, **dict.fromkeys(AIMED, 7)},
+                {"starting": 5, "restoring": 4, "training": 12, **dict.fromkeys(AIMED, 7)},
                 TARGETS,
             ),
         )
@@ -41,7 +45,7 @@ def long_plans(seed: int) -> list[Plan]:
         spread=Spread("fsdp2", RANKS),
         moments=_by_chance(
             random.Random(f"{seed} supervised"),  # noqa: S311 -- as above
-            {"starting": 1, "training": 6, **dict.fromkeys(AIMED, 1)},
+            {"starting": 1, "restoring": 1, "training": 5, **dict.fromkeys(AIMED, 1)},
             TARGETS[1:],
         ),
         supervised=True,
@@ -79,7 +83,10 @@ def short_plans(seed: int) -> list[Plan]:
 def _by_chance(
     choose: random.Random, phases: dict[Phase, int], targets: Sequence[Target]
 ) -> list[Moment]:
-    """Return so many moments of each phase, in an order of chance; targets take turns."""
+    """Return so many moments of each phase, in an order of chance; targets take turns.
+
+    But for the first: it comes when a checkpoint stands, so that all later attempts restore one.
+    """
     wanted = [phase for phase, count in phases.items() for _ in range(count)]
     made = [
         _moment(
@@ -91,6 +98,7 @@ def _by_chance(
         for number, phase in enumerate(wanted)
     ]
     choose.shuffle(made)
+    made.insert(0, made.pop(next(n for n, moment in enumerate(made) if moment.phase == "ledger")))
     return made
 
 

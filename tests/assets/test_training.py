@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import dagster as dg
 import pytest
@@ -48,6 +49,7 @@ class FakeLauncher:
     """Tells what its script says."""
 
     script: Script
+    ranks_are_here: ClassVar[bool] = True
     contexts: list[dg.AssetExecutionContext] = field(default_factory=list)
 
     def stream(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,6 +23,8 @@ from strongroom.checkpoint.catalogue import checkpoint_names, list_checkpoints
 from strongroom.errors import TrainingError
 from strongroom.model.adapters import with_adapter
 from strongroom.names import Attempt
+from strongroom.storage.base import PartWriter
+from strongroom.storage.local import LocalStorage
 from strongroom.training import loop
 from strongroom.training import run as training_run
 from strongroom.training.placement import StrategyName
@@ -154,6 +157,24 @@ def test_by_default_the_run_stops_and_what_was_saved_stays(
     assert sorted(losses(events)) == list(range(1, BAD))
     assert saved_steps(run) == [(1, 3)]
     check_all_finite(run)
+
+
+def test_a_save_that_is_under_way_is_waited_for_before_the_run_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends with the run, and a thread that writes would end with it."""
+    run = new_run(tmp_path)
+    create_parts = LocalStorage.create_parts
+
+    def slowly(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
+        time.sleep(1.0)
+        return create_parts(self, key, num_bytes=num_bytes)
+
+    monkeypatch.setattr(LocalStorage, "create_parts", slowly)
+    poison(monkeypatch, {4})
+    with pytest.raises(TrainingError, match="step 4: expected a finite loss"):
+        go_on(run)
+    assert saved_steps(run) == [(1, 3)]
 
 
 # --- skip -----------------------------------------------------------------------------
