@@ -326,6 +326,7 @@ class Loop:
         launched = self.launched
         loss = undisturbed_probe_loss(self.strategy.model, launched.probe)
         if not math.isfinite(loss):
+            self._wait_for_saves()  # what was good is kept
             raise TrainingError(
                 f"run {launched.run}, step {self.progress.step}: expected a finite loss of the "
                 f"probe before a save, got {loss}; this state is not saved. The same command goes "

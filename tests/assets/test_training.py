@@ -20,7 +20,7 @@ from strongroom.checkpoint.manifest import Inputs
 from strongroom.checkpoint.run_record import Probe, RunRecord, create_run
 from strongroom.clock import now_utc
 from strongroom.custody.context import Custody
-from strongroom.errors import TrainingError, UnknownNameError
+from strongroom.errors import PreflightError, TrainingError, UnknownNameError
 from strongroom.training.launching.spec import Launch, LaunchSettings
 from strongroom.training.placement import Placement
 from tests.support.checkpoints import INPUTS, RUN, save_checkpoint
@@ -61,6 +61,28 @@ class FakeLauncher:
     ) -> Events:
         self.contexts.append(context)
         yield from self.script(custody)
+
+
+@dataclass
+class Examined:
+    """What a preflight found: the inputs of these runs are made up, no check can look at them."""
+
+    found: list[JsonObject] = field(default_factory=list)
+    stops: bool = False
+
+    def events(self) -> list[JsonObject]:
+        return self.found
+
+    def raise_if_stopped(self) -> None:
+        if self.stops:
+            raise PreflightError([])
+
+
+@pytest.fixture(autouse=True)
+def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
+    report = Examined()
+    monkeypatch.setattr("assets.training.preflight_run", lambda *_, **__: report)
+    return report
 
 
 @pytest.fixture
@@ -260,3 +282,14 @@ def test_torchrun_is_launched_with_the_store_keys_and_grace(
             grace_s=7.0,
         )
     ]
+
+
+@pytest.mark.usefixtures("record")
+def test_what_the_preflight_stops_is_not_launched(
+    instance: dg.DagsterInstance, store: StoreResource, recipe: Recipe, examined: Examined
+) -> None:
+    examined.stops = True
+    launcher = FakeLauncher(lambda _custody: iter(()))
+    with pytest.raises(PreflightError):
+        train(instance, store, recipe, launcher)
+    assert launcher.contexts == []

@@ -69,7 +69,7 @@ def test_an_unknown_run_is_named() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"strongroom.run/1"', b'"strongroom.run/2"'),
+        (b'"strongroom.run/2"', b'"strongroom.run/9"'),
         (b'"author":"deniz",', b""),
         (b'"trained":[false,true,true]', b'"trained":[false,true]'),
         (b'{"author"', b'{ "author"'),
@@ -94,3 +94,21 @@ def test_a_probe_flags_every_token() -> None:
         Probe(token_ids=(1, 2, 3), trained=(True,))
     with pytest.raises(InputError, match="a trained token after the first"):
         Probe(token_ids=(1, 2, 3), trained=(True, False, False))
+
+
+def test_a_record_of_version_1_keeps_its_bytes_and_says_nothing_of_exactness() -> None:
+    old = replace(RECORD, version=1)
+    assert b"inexact" not in old.to_bytes()
+    assert RunRecord.from_bytes(old.to_bytes(), where="run.json") == old
+    told = replace(RECORD, inexact=("compiled anew",))
+    assert RunRecord.from_bytes(told.to_bytes(), where="run.json") == told
+
+
+def test_fields_that_are_free_may_differ_between_launches() -> None:
+    storage = MemoryStorage()
+    create_run(storage, RECORD)
+    placed = replace(RECORD, config={**RECORD.config, "train": {"steps": 40, "learning_rate": 0.1}})
+    free = ["config.train.learning_rate"]
+    assert create_run(storage, placed, free_fields=free) == RECORD
+    with pytest.raises(ConflictError, match=r"config\.train\.learning_rate"):
+        create_run(storage, placed)

@@ -159,18 +159,22 @@ def test_by_default_the_run_stops_and_what_was_saved_stays(
     check_all_finite(run)
 
 
-def test_a_save_that_is_under_way_is_waited_for_before_the_run_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process ends with the run, and a thread that writes would end with it."""
-    run = new_run(tmp_path)
+def save_slowly(patch: pytest.MonkeyPatch) -> None:
     create_parts = LocalStorage.create_parts
 
     def slowly(self: LocalStorage, key: str, *, num_bytes: int) -> PartWriter:
         time.sleep(1.0)
         return create_parts(self, key, num_bytes=num_bytes)
 
-    monkeypatch.setattr(LocalStorage, "create_parts", slowly)
+    patch.setattr(LocalStorage, "create_parts", slowly)
+
+
+def test_a_save_that_is_under_way_is_waited_for_before_the_run_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends with the run, and a thread that writes would end with it."""
+    run = new_run(tmp_path)
+    save_slowly(monkeypatch)
     poison(monkeypatch, {4})
     with pytest.raises(TrainingError, match="step 4: expected a finite loss"):
         go_on(run)
@@ -399,6 +403,7 @@ def test_a_state_whose_probe_is_not_finite_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new_run(tmp_path)
+    save_slowly(monkeypatch)
     measured: list[float] = []
 
     def diverging(*given: Any) -> float:  # noqa: ANN401 -- passed on as they are
