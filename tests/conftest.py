@@ -8,6 +8,7 @@ CI=true nothing may be skipped: a skip is a failure there.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -80,6 +81,15 @@ def fresh_signals() -> Iterator[None]:
     """What a test sets, or Dagster for it, ends with the test."""
     yield
     _take_signals_of_a_fresh_process()
+
+
+@pytest.fixture(autouse=True)
+def fresh_logging() -> Iterator[None]:
+    """A command sets levels for its whole process, which here goes on to other tests."""
+    levels = {name: logging.getLogger(name).level for name in ("", "strongroom")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def _take_signals_of_a_fresh_process() -> None:
