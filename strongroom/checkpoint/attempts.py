@@ -26,7 +26,7 @@ from strongroom.names import Attempt, CheckpointId, Digest, RunKey
 from strongroom.storage.base import Storage
 
 FORMATS = ("strongroom.attempt/1", "strongroom.attempt/2")
-"""Version 1 says nothing of how the attempt is spread and how exactly it goes on."""
+"""Version 1 says nothing of how the attempt is spread, on what, and how exactly it goes on."""
 MAX_CLAIMS = 20
 """How often a launch tries the next number before it gives up; each try lost means that another
 process of the same run started in that moment."""
@@ -43,6 +43,7 @@ class AttemptRecord:
         started: when, UTC.
         resumed_from: the checkpoint it goes on from; None for a start at the beginning.
         placement: how its work is spread, as JSON; empty where it was not recorded.
+        environment: what rank 0 computes on, and by which versions; empty as above.
         inexact: why what it computes may not equal, bit for bit, a run that never stopped; empty
             where nothing stands against it.
         reseeded_ranks: ranks whose random state was not in the checkpoint, and was seeded from the
@@ -54,6 +55,7 @@ class AttemptRecord:
     started: str = ""
     resumed_from: CheckpointId | None = None
     placement: JsonObject = field(default_factory=dict)
+    environment: JsonObject = field(default_factory=dict)
     inexact: tuple[str, ...] = ()
     reseeded_ranks: tuple[int, ...] = ()
 
@@ -68,6 +70,7 @@ class AttemptRecord:
                 "started": self.started,
                 "resumed_from": resumed_from,
                 "placement": self.placement,
+                "environment": self.environment,
                 "inexact": list(self.inexact),
                 "reseeded_ranks": list(self.reseeded_ranks),
             }
@@ -102,6 +105,7 @@ class AttemptRecord:
                 if resumed_from is None
                 else CheckpointId(Digest.parse(resumed_from)),
                 placement=dict(document["placement"]),
+                environment=dict(document["environment"]),
                 inexact=tuple(text(reason) for reason in document["inexact"]),
                 reseeded_ranks=tuple(count(rank) for rank in document["reseeded_ranks"]),
             )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.governance.audit_record import AuditRecord
 from strongroom.governance.lineage_drawing import draw_lineage
 from strongroom.governance.loss_drawing import LossPoint, draw_loss
@@ -39,8 +40,15 @@ def render(record: AuditRecord) -> str:
             settings=() if run is None else tuple(flatten(run.config)),
             code=() if run is None else tuple(flatten(run.code)),
             environment=() if run is None else tuple(flatten(run.environment)),
+            attempt=() if record.attempt is None else tuple(_computed(record.attempt)),
         )
     )
+
+
+def _computed(attempt: AttemptRecord) -> Iterator[tuple[str, str]]:
+    """Yield nothing of an attempt whose record says nothing of it."""
+    yield from flatten(attempt.placement) if attempt.placement else ()
+    yield from flatten(attempt.environment) if attempt.environment else ()
 
 
 def flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:

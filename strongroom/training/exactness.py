@@ -2,14 +2,14 @@
 
 A run that is stopped and goes on as it was ends in the very same state. What stands against that is
 recorded: of the run itself in `run.json`, of an attempt that is spread otherwise than the one it
-goes on from in `attempt.json`. Pure; never imports torch.
+goes on from, or computes on something else, in `attempt.json`. Pure; never imports torch.
 """
 
 from __future__ import annotations
 
+from strongroom.canonical import JsonObject
 from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.training.config import RunConfig
-from strongroom.training.placement import Placement
 
 
 def run_inexactness(config: RunConfig) -> tuple[str, ...]:
@@ -27,31 +27,48 @@ def run_inexactness(config: RunConfig) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def resume_inexactness(config: RunConfig, before: AttemptRecord, now: Placement) -> tuple[str, ...]:
+def resume_inexactness(
+    config: RunConfig, before: AttemptRecord, now: AttemptRecord
+) -> tuple[str, ...]:
     """Say why an attempt may not come out as a run that was never stopped.
 
-    That is what it changes in how the work is spread, and what the attempt it goes on from was
-    inexact for: what was rounded otherwise stays so.
+    That is what it changes in how the work is spread and in what computes it, and what the attempt
+    it goes on from was inexact for: what was rounded otherwise stays so.
 
     Args:
         config: of the run.
         before: the record of the attempt that made the checkpoint to go on from.
-        now: how this one is spread.
+        now: how and on what this one computes.
     """
-    return tuple(dict.fromkeys((*before.inexact, *_changes(config, before, now))))
+    if not before.placement or not before.environment:
+        changes = ["how the attempt before was spread, and on what, was not recorded"]
+    else:
+        # A package that only one of two strategies uses is no change beside that of strategy.
+        both = {name: it for name, it in now.environment.items() if name in before.environment}
+        changes = [
+            *_of_placement(config, _changed(before.placement, now.placement)),
+            *_of_environment(_changed(before.environment, both)),
+        ]
+    return tuple(dict.fromkeys((*before.inexact, *changes)))
 
 
-def _changes(config: RunConfig, before: AttemptRecord, now: Placement) -> list[str]:
-    if not before.placement:
-        return ["how the attempt before was spread was not recorded"]
-    changed = [
-        f"{name} {before.placement.get(name)!r} -> {value!r}"
-        for name, value in now.to_json().items()
-        if before.placement.get(name) != value
-    ]
-    if not changed:
+def _changed(before: JsonObject, now: JsonObject) -> str:
+    return ", ".join(
+        f"{name} {before.get(name)!r} -> {value!r}"
+        for name, value in now.items()
+        if before.get(name) != value
+    )
+
+
+def _of_environment(told: str) -> list[str]:
+    if not told:
         return []
-    told = ", ".join(changed)
+    return [f"{told}: other kernels may round otherwise, and other code compute otherwise"]
+
+
+def _of_placement(config: RunConfig, told: str) -> list[str]:
+    if not told:
+        return []
     reasons = [f"{told}: sums are rounded in another order, in float32 by about 1e-6 of the loss"]
     if config.train.compute_dtype is not None or config.model.dtype != "float32":
         reasons.append(f"{told}: what is computed in bfloat16 is rounded by up to 1e-2")

@@ -7,7 +7,7 @@ what dead writers left, enter the attempt. Nothing is built yet.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.attempts import AttemptRecord, claim_attempt, read_attempt
@@ -55,6 +55,7 @@ def open_attempt(  # noqa: PLR0913 -- what an attempt is made from
     config: RunConfig,
     placement: Placement,
     *,
+    environment: JsonObject,
     registrar: Registrar,
     report: Report,
     fresh_start: bool,
@@ -73,7 +74,9 @@ def open_attempt(  # noqa: PLR0913 -- what an attempt is made from
     )
     if resume_from is not None and resume_from.name.step.number >= config.train.steps:
         return Opening(attempt=None, resume_from=resume_from)
-    wanted = _attempt(storage, record, config, placement, resume_from)
+    wanted = AttemptRecord(run=record.run, placement=placement.to_json(), environment=environment)
+    if resume_from is not None:
+        wanted = _going_on(storage, config, wanted, resume_from)
     opening = Opening(
         attempt=claim_attempt(storage, wanted), resume_from=resume_from, inexact=wanted.inexact
     )
@@ -113,23 +116,17 @@ def discard_abandoned(storage: Storage) -> None:
         logger.info("unfinished uploads discarded: count=%d %s", len(discarded), discarded)
 
 
-def _attempt(
-    storage: Storage,
-    record: RunRecord,
-    config: RunConfig,
-    placement: Placement,
-    resume_from: Committed | None,
+def _going_on(
+    storage: Storage, config: RunConfig, wanted: AttemptRecord, resume_from: Committed
 ) -> AttemptRecord:
-    """Return what the attempt is; its number and time are found as it is claimed."""
-    if resume_from is None:
-        return AttemptRecord(run=record.run, placement=placement.to_json())
-    before = _attempt_before(storage, resume_from)
-    return AttemptRecord(
-        run=record.run,
+    """Return what an attempt is that goes on from a checkpoint."""
+    return replace(
+        wanted,
         resumed_from=resume_from.checkpoint_id,
-        placement=placement.to_json(),
-        inexact=resume_inexactness(config, before, placement),
-        reseeded_ranks=reseeded_ranks(resume_from.manifest.world_size, placement.world_size),
+        inexact=resume_inexactness(config, _attempt_before(storage, resume_from), wanted),
+        reseeded_ranks=reseeded_ranks(
+            resume_from.manifest.world_size, wanted.placement["world_size"]
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from strongroom.names import RunKey
 from strongroom.storage.base import Storage
 from strongroom.training.probe import undisturbed_probe_loss
 from strongroom.training.progress import Progress
-from strongroom.training.rng import rng_keys, seed_rank, set_random_state
+from strongroom.training.rng import saved_rng_keys, seed_rank, set_random_state
 from strongroom.training.strategies.base import Strategy
 from strongroom.training.world import World
 from strongroom.verification.load import kept_otherwise
@@ -81,7 +81,8 @@ def restore(  # noqa: PLR0913 -- everything that has state
     Collective. Every byte is checked before it is used. On another number of ranks, or under
     another strategy, parameters and optimizer are the same bit for bit, but that float32 copies of
     a model in bfloat16 are rounded where the strategy keeps none; a rank of which the checkpoint
-    has no random state gets one by the run's seed, its number and the step.
+    has no random state gets one by the run's seed, its number and the step, and so does an
+    accelerator where the checkpoint is of processors alone.
 
     Args:
         storage: what holds the checkpoint.
@@ -107,11 +108,11 @@ def restore(  # noqa: PLR0913 -- everything that has state
         state, prefixes=("model.", "optim."), cast=kept_otherwise(reader.manifest, state)
     )
     strategy.loaded()
+    # What is not in the checkpoint stays so: a rank that was not, an accelerator that was not used.
+    seed_rank(start.seed, world.rank, step=progress.step)
     if world.rank < committed.manifest.world_size:
-        names = rng_keys(world.rank).items()
-        set_random_state({kind: reader.read(name) for kind, name in names})
-    else:
-        seed_rank(start.seed, world.rank, step=progress.step)
+        names = saved_rng_keys(world.rank, {tensor.name for tensor in reader.manifest.tensors})
+        set_random_state({kind: reader.read(name) for kind, name in names.items()})
     expected = committed.manifest.metrics["probe_loss"]
     got = undisturbed_probe_loss(strategy.model, record.probe)
     if not abs(got - expected) <= probe_tolerance(record.config) * abs(expected):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from strongroom.errors import FormatError
 
 WORDS = 624
 """Words of a Mersenne Twister, 32 bits each."""
+ACCELERATOR = "cuda"
+"""The kind of state that is there only where an accelerator is."""
 _EXPECTED = "uint8 of torch, int64 [628] of python and int64 [627] of numpy"
 
 
@@ -47,7 +49,7 @@ def random_state() -> dict[str, torch.Tensor]:
     version, words, gauss = random.getstate()
     numpy: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002 -- as above
     twister = numpy["state"]
-    state = {} if not torch.cuda.is_available() else {"cuda": torch.cuda.get_rng_state()}
+    state = {} if not torch.cuda.is_available() else {ACCELERATOR: torch.cuda.get_rng_state()}
     return state | {
         "torch": torch.get_rng_state(),
         "python": _int64([version, *words, gauss is not None, _bits(gauss or 0.0)]),
@@ -74,8 +76,8 @@ def set_random_state(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _set_random_state(state: Mapping[str, torch.Tensor]) -> None:
-    if torch.cuda.is_available() and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"])
+    if torch.cuda.is_available() and ACCELERATOR in state:
+        torch.cuda.set_rng_state(state[ACCELERATOR])
     torch.set_rng_state(state["torch"])
     version, *numbers = _numbers(state["python"])
     words, position, gauss = _twister(numbers)
@@ -113,8 +115,18 @@ def _twister(numbers: list[int]) -> tuple[list[int], int, float | None]:
 
 def rng_keys(rank: int) -> dict[str, str]:
     """Return the tensor name of each generator's state in a checkpoint."""
-    kinds = ("torch", "python", "numpy", *(("cuda",) if torch.cuda.is_available() else ()))
+    kinds = ("torch", "python", "numpy", *((ACCELERATOR,) if torch.cuda.is_available() else ()))
     return {kind: f"rng.{rank}.{kind}" for kind in kinds}
+
+
+def saved_rng_keys(rank: int, saved: Collection[str]) -> dict[str, str]:
+    """Return the names of `rng_keys` to restore from a checkpoint that holds the names `saved`.
+
+    All of them, but that of an accelerator where it was saved without one: that stays as seeded.
+    """
+    return {
+        kind: name for kind, name in rng_keys(rank).items() if kind != ACCELERATOR or name in saved
+    }
 
 
 def _int64(values: list[int]) -> torch.Tensor:

@@ -34,6 +34,7 @@ from strongroom.storage.trees import fetch_tree
 from strongroom.training.batches import TrainingRows
 from strongroom.training.commits import Registrar
 from strongroom.training.config import RunConfig, SaveConfig, parse_config
+from strongroom.training.environment import environment
 from strongroom.training.failure import failure_event
 from strongroom.training.isolation import check_isolation
 from strongroom.training.launching.spec import LaunchSettings
@@ -148,6 +149,7 @@ class _Rank:
             self.record,
             self.config,
             self.placement,
+            environment=environment(self.world.device, self.placement.strategy),
             registrar=self._registrar(),
             report=self.report,
             fresh_start=self.request.fresh_start,

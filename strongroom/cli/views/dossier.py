@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from strongroom.canonical import JsonObject
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.cli.blocks import NOTHING, Block, Cell, Column, Fields, Heading, Line, Table, Tone
 from strongroom.cli.views.ledger import actor_cell, event_document, event_table
 from strongroom.cli.views.listing import passed_cell, stage_cell
@@ -88,6 +89,15 @@ def dossier_document(record: AuditRecord) -> JsonObject:
     }
 
 
+def _computed(attempt: AttemptRecord) -> Iterator[tuple[str, Cell]]:
+    """Say how an attempt was spread and what it computed on, of what its record holds."""
+    strategy, replicas = (attempt.placement.get(name) for name in ("strategy", "replicas"))
+    if strategy is not None:
+        yield "spread by", Cell(f"{strategy}, {replicas} replica(s)")
+    if (device := attempt.environment.get("device")) is not None:
+        yield "computed on", Cell(str(device))
+
+
 def _checkpoint(record: AuditRecord) -> Iterator[Block]:
     state = state_of(record.record)
     tone: Tone = "good" if state == "verified" else "bad" if "not" not in state else "plain"
@@ -113,11 +123,8 @@ def _checkpoint(record: AuditRecord) -> Iterator[Block]:
             (metric_in_words(name), Cell(figure(value)))
             for name, value in sorted(manifest.metrics.items())
         ]
-    if record.attempt is not None and record.attempt.placement:
-        placement = record.attempt.placement
-        pairs.append(
-            ("spread by", Cell(f"{placement['strategy']}, {placement['replicas']} replica(s)"))
-        )
+    if record.attempt is not None:
+        pairs += _computed(record.attempt)
     pairs += [("not exact", Cell(reason, "bad")) for reason in record.inexact]
     summary = summarise(record)
     yield Heading(f"checkpoint {record.name.short}: {summary.headline}")

@@ -87,13 +87,14 @@ def test_what_an_attempt_is_can_be_read_again() -> None:
         run=RUN,
         resumed_from=some_id("base"),
         placement={"strategy": "zero3", "world_size": 4},
+        environment={"device": "NVIDIA H200", "torch": "2.13.0"},
         inexact=("dropout",),
         reseeded_ranks=(2, 3),
     )
     record = read_attempt(storage, RUN, claim_attempt(storage, wanted))
     assert record.attempt == 1
     assert record.started
-    for name in ("resumed_from", "placement", "inexact", "reseeded_ranks"):
+    for name in ("resumed_from", "placement", "environment", "inexact", "reseeded_ranks"):
         assert getattr(record, name) == getattr(wanted, name)
     with pytest.raises(UnknownNameError, match=r"attempt-0002/attempt\.json"):
         read_attempt(storage, RUN, Attempt(2))

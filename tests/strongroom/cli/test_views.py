@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.checkpoint.catalogue import Ignored
 from strongroom.cli.output import jsonable
 from strongroom.cli.render import plain
@@ -171,6 +173,23 @@ def test_show_without_a_manifest_shows_what_the_ledger_knows(world: World) -> No
     shown = plain(dossier_blocks(record))
     assert "The manifest cannot be read: gone" in shown
     assert dossier_document(record)["manifest"] is None
+
+
+def test_show_says_how_an_attempt_computed_and_why_it_is_not_exact(world: World) -> None:
+    attempt = AttemptRecord(
+        run=world.run_key,
+        attempt=1,
+        placement={"strategy": "zero3", "world_size": 2, "replicas": 1},
+        environment={"device": "NVIDIA H200", "torch": "2.13.0"},
+        inexact=("world_size 4 -> 2: sums are rounded in another order",),
+    )
+    shown = plain(dossier_blocks(world.audit(20, attempt=attempt)))
+    for fact in ("zero3, 1 replica(s)", "NVIDIA H200", "world_size 4 -> 2: sums are rounded"):
+        assert fact in shown
+    older = replace(attempt, placement={}, environment={}, inexact=())
+    shown = plain(dossier_blocks(world.audit(20, attempt=older)))
+    for words in ("spread by", "computed on", "not exact"):
+        assert words not in shown
 
 
 def test_show_as_json_holds_manifest_run_and_events_in_full(world: World) -> None:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from strongroom.checkpoint.attempts import AttemptRecord
 from strongroom.governance.audit_record import AuditRecord
 from strongroom.governance.report import flatten, printable, render
 from strongroom.governance.wording import ABSENT
@@ -269,6 +270,24 @@ def test_the_whole_configuration_is_shown() -> None:
         ("c.1", "2"),
         ("e", "none"),
     ]
+
+
+def test_how_and_on_what_an_attempt_computed_is_shown_as_far_as_it_is_known(
+    record: AuditRecord,
+) -> None:
+    attempt = AttemptRecord(
+        run=record.name.run,
+        attempt=1,
+        placement={"strategy": "zero3", "world_size": 2},
+        environment={"device": "NVIDIA <H200>", "torch": "2.13.0"},
+        inexact=("torch '2.12.0' -> '2.13.0': other kernels may round otherwise",),
+    )
+    text = Page(render(replace(record, attempt=attempt))).text
+    for fact in ("zero3", "NVIDIA <H200>", "torch '2.12.0' -> '2.13.0'"):
+        assert fact in text
+    older = replace(attempt, placement={}, environment={}, inexact=())
+    for known in (older, None):
+        assert "on what it computed" not in Page(render(replace(record, attempt=known))).text
 
 
 def test_a_checkpoint_saved_twice_at_one_step_is_drawn_once() -> None:

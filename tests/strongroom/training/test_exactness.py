@@ -14,6 +14,7 @@ from strongroom.training.exactness import reseeded_ranks, resume_inexactness, ru
 from strongroom.training.placement import Placement
 
 TWO = Placement(strategy="fsdp2", world_size=2)
+HERE = {"device": "AMD EPYC, AVX2", "torch": "2.13.0"}
 ROUNDING = "sums are rounded in another order, in float32 by about 1e-6 of the loss"
 
 
@@ -31,13 +32,20 @@ def config(**sections: Any) -> RunConfig:  # noqa: ANN401 -- as in YAML
     )
 
 
-def before(placement: Placement | None = TWO, *inexact: str) -> AttemptRecord:
-    placed = {} if placement is None else placement.to_json()
-    return AttemptRecord(run=RunKey("r"), attempt=1, placement=placed, inexact=inexact)
+def attempt(
+    placement: Placement = TWO, *inexact: str, environment: dict[str, str] | None = None
+) -> AttemptRecord:
+    return AttemptRecord(
+        run=RunKey("r"),
+        attempt=1,
+        placement=placement.to_json(),
+        environment=HERE | (environment or {}),
+        inexact=inexact,
+    )
 
 
 def test_a_run_that_goes_on_as_it_was_is_exact() -> None:
-    assert resume_inexactness(config(), before(), TWO) == ()
+    assert resume_inexactness(config(), attempt(), attempt()) == ()
     assert run_inexactness(config()) == ()
 
 
@@ -52,12 +60,36 @@ def test_a_run_that_goes_on_as_it_was_is_exact() -> None:
     ],
 )
 def test_each_change_of_placement_is_named(now: Placement, change: str) -> None:
-    assert resume_inexactness(config(), before(), now) == (f"{change}: {ROUNDING}",)
+    assert resume_inexactness(config(), attempt(), attempt(now)) == (f"{change}: {ROUNDING}",)
+
+
+@pytest.mark.parametrize(
+    ("now", "change"),
+    [
+        ({"torch": "2.14.0"}, "torch '2.13.0' -> '2.14.0'"),
+        ({"device": "NVIDIA H200"}, "device 'AMD EPYC, AVX2' -> 'NVIDIA H200'"),
+        (
+            {"device": "AMD EPYC, AVX512", "torch": "2.13.1"},
+            "device 'AMD EPYC, AVX2' -> 'AMD EPYC, AVX512', torch '2.13.0' -> '2.13.1'",
+        ),
+    ],
+)
+def test_each_change_of_what_computes_is_named(now: dict[str, str], change: str) -> None:
+    (reason,) = resume_inexactness(config(), attempt(), attempt(environment=now))
+    assert reason.startswith(f"{change}: ")
+
+
+def test_the_package_of_another_strategy_is_told_by_the_strategy() -> None:
+    now = attempt(replace(TWO, strategy="zero3"), environment={"deepspeed": "0.19.8"})
+    (reason,) = resume_inexactness(config(), attempt(), now)
+    assert "deepspeed" not in reason
+    (reason,) = resume_inexactness(config(), now, attempt())
+    assert "deepspeed" not in reason
 
 
 def test_several_changes_are_one_reason() -> None:
     now = replace(TWO, world_size=4, replicas=2)
-    (reason,) = resume_inexactness(config(), before(), now)
+    (reason,) = resume_inexactness(config(), attempt(), attempt(now))
     assert reason.startswith("world_size 2 -> 4, replicas 1 -> 2: ")
 
 
@@ -71,24 +103,25 @@ def test_several_changes_are_one_reason() -> None:
 )
 def test_what_makes_it_worse_is_named_too(sections: dict[str, Any], said: str) -> None:
     one = replace(TWO, world_size=1)
-    reasons = resume_inexactness(config(**sections), before(), one)
+    reasons = resume_inexactness(config(**sections), attempt(), attempt(one))
     assert len(reasons) == 2
     assert said in reasons[1]
-    assert resume_inexactness(config(**sections), before(), TWO) == ()
+    assert resume_inexactness(config(**sections), attempt(), attempt()) == ()
 
 
 def test_what_was_not_exact_before_stays_so_and_is_said_once() -> None:
     one = replace(TWO, world_size=1)
-    shrunk = resume_inexactness(config(), before(), one)
-    again = resume_inexactness(config(), before(one, *shrunk), one)
+    shrunk = resume_inexactness(config(), attempt(), attempt(one))
+    again = resume_inexactness(config(), attempt(one, *shrunk), attempt(one))
     assert again == shrunk
-    back = resume_inexactness(config(), before(one, *shrunk), TWO)
+    back = resume_inexactness(config(), attempt(one, *shrunk), attempt())
     assert back == (*shrunk, f"world_size 1 -> 2: {ROUNDING}")
-    assert resume_inexactness(config(), before(TWO, *back), one) == back
+    assert resume_inexactness(config(), attempt(TWO, *back), attempt(one)) == back
 
 
-def test_what_is_not_known_of_the_attempt_before_is_a_reason() -> None:
-    (reason,) = resume_inexactness(config(), before(None), TWO)
+@pytest.mark.parametrize("lost", [{"placement": {}}, {"environment": {}}], ids=str)
+def test_what_is_not_known_of_the_attempt_before_is_a_reason(lost: dict[str, Any]) -> None:
+    (reason,) = resume_inexactness(config(), replace(attempt(), **lost), attempt())
     assert "was not recorded" in reason
 
 

@@ -95,6 +95,25 @@ def test_a_run_may_change_its_strategy_and_change_back(
     assert tensors(run, committed).keys() == saved.keys()
 
 
+def test_another_version_of_what_computes_is_told_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path)
+    go_on(run, watch=stop_after(2))
+    here = read_attempt(run.storage, run.record.run, Attempt(1)).environment
+    assert here["torch"] == torch.__version__
+    assert here["device"]
+    monkeypatch.setattr(
+        "strongroom.training.run.environment", lambda *_: here | {"torch": "2.99.0"}
+    )
+    (started,) = of_kind(go_on(run), "training.started")
+    record = read_attempt(run.storage, run.record.run, Attempt(2))
+    assert record.environment["torch"] == "2.99.0"
+    (reason,) = record.inexact
+    assert reason.startswith(f"torch '{torch.__version__}' -> '2.99.0': ")
+    assert started["inexact"] == [reason]
+
+
 def test_rows_taken_fewer_at_a_time_are_the_same_rows(tmp_path: Path) -> None:
     options = {"dropout": 0.0}
     expected = go_on(new_run(tmp_path / "at-once", **options))

@@ -12,7 +12,13 @@ from torch import Tensor
 from strongroom.checkpoint.reading.reader import CheckpointReader
 from strongroom.errors import FormatError, IntegrityError
 from strongroom.storage.local import LocalStorage
-from strongroom.training.rng import random_state, rng_keys, seed_rank, set_random_state
+from strongroom.training.rng import (
+    random_state,
+    rng_keys,
+    saved_rng_keys,
+    seed_rank,
+    set_random_state,
+)
 from tests.support.checkpoints import save_checkpoint, training_state
 
 
@@ -72,6 +78,18 @@ def test_seeds_and_ranks_draw_different_streams_and_each_the_same_again() -> Non
 def test_names_of_ranks_are_no_prefixes_of_each_other() -> None:
     assert rng_keys(1)["torch"] == "rng.1.torch"
     assert not rng_keys(10)["torch"].startswith("rng.1.")
+
+
+def test_an_accelerator_is_left_as_seeded_where_the_checkpoint_was_saved_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = {f"rng.3.{kind}" for kind in ("torch", "python", "numpy")}
+    assert set(saved_rng_keys(3, saved | {"rng.3.cuda"}).values()) == saved  # and back again
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert set(saved_rng_keys(3, saved).values()) == saved
+    assert set(saved_rng_keys(3, saved | {"rng.3.cuda"}).values()) == {*saved, "rng.3.cuda"}
+    # What every checkpoint has is asked for in any case, and missed by its name.
+    assert "rng.3.torch" in saved_rng_keys(3, {"rng.3.cuda"}).values()
 
 
 def test_a_rank_that_joins_later_draws_what_no_rank_drew_before_and_the_same_again() -> None:
