@@ -7,6 +7,7 @@ and the descriptors it hands over. It writes until its parent closes the socket 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -138,4 +139,8 @@ def _joined(meeting: Meeting, timeout_s: float) -> dist.ProcessGroup | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # Nothing is left to do. Python's own end can abort here: the threads of a group that lost a
+    # rank may still run when what they work with is taken down.
+    logging.shutdown()
+    os._exit(code)

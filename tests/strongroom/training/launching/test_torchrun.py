@@ -334,18 +334,15 @@ def finish(run: TrainingRun) -> Finished:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "how",
-    [{}, {"writer": "process", "full_every": 3, "delta_min_share": 0.0, "when_busy": "skip"}],
-    ids=["as by default", "by processes, in deltas"],
-)
-def test_killed_and_stopped_at_several_moments_equals_never_stopped(
-    tmp_path: Path, how: dict[str, object]
+def test_killed_and_stopped_while_processes_write_deltas_equals_never_stopped(
+    tmp_path: Path,
 ) -> None:
+    """Saved by threads and in full it is tried by `tests/e2e/test_soak.py`."""
     plain = {"every_steps": 10}
     expected = finish(make_training_run(tmp_path / "never-stopped", steps=STEPS, save=plain))
     assert list(series(expected.events)) == list(range(1, STEPS + 1))
-    save = {**plain, **how}
+    deltas = {"writer": "process", "full_every": 3, "delta_min_share": 0.0, "when_busy": "skip"}
+    save = {**plain, **deltas}
     run = make_training_run(tmp_path / "stopped", steps=STEPS, save=save)
     kill, term = signal.SIGKILL, signal.SIGTERM
     moments = [
