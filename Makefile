@@ -113,7 +113,7 @@ soak: $(VENV)/.dev ## kill a training 50 times per strategy, and compare its end
 
 # --- checks ------------------------------------------------------------------------------------------
 
-test: $(VENV)/.dev ## run every test (13 minutes on two cores)
+test: $(VENV)/.dev ## run every test (22 minutes on two cores)
 	@echo "[test] all tests; those whose system package is missing are skipped by name (make system-deps installs them)"
 	@$(BIN)/python -m pytest
 

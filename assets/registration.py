@@ -10,8 +10,10 @@ import dagster as dg
 
 from assets.metadata import numbers
 from assets.partitions import CHECKPOINTS, checkpoint_key
+from strongroom.checkpoint.attempts import read_attempt
 from strongroom.checkpoint.catalogue import Committed, read_checkpoint
-from strongroom.errors import FormatError, IntegrityError
+from strongroom.checkpoint.run_record import read_run
+from strongroom.errors import FormatError, IntegrityError, UnknownNameError
 from strongroom.names import CheckpointName
 from strongroom.storage.base import Storage
 
@@ -32,7 +34,7 @@ def register(
     """
     instance.add_dynamic_partitions(str(CHECKPOINTS.name), [checkpoint_key(name)])
     try:
-        return _materialization(read_checkpoint(storage, name), measured or {})
+        return _materialization(storage, read_checkpoint(storage, name), measured or {})
     except (IntegrityError, FormatError) as error:
         # It is registered all the same, so that verification meets it and quarantines it.
         return dg.AssetMaterialization(
@@ -67,8 +69,18 @@ def _told_attempt(instance: dg.DagsterInstance, key: str) -> object:
     return None
 
 
+def exactness(storage: Storage, name: CheckpointName) -> str:
+    """Return whether a checkpoint is, bit for bit, that of a run that never stopped; else why."""
+    try:
+        run, attempt = read_run(storage, name.run), read_attempt(storage, name.run, name.attempt)
+    except (UnknownNameError, FormatError) as error:
+        return f"not known: {error}"
+    reasons = (*run.inexact, *attempt.inexact)
+    return "yes" if not reasons else f"no: {'; '.join(reasons)}"
+
+
 def _materialization(
-    committed: Committed, measured: Mapping[str, float | None]
+    storage: Storage, committed: Committed, measured: Mapping[str, float | None]
 ) -> dg.AssetMaterialization:
     name, manifest = committed.name, committed.manifest
     return dg.AssetMaterialization(
@@ -79,6 +91,7 @@ def _materialization(
             "checkpoint_id": str(committed.checkpoint_id),
             "saved": dg.MetadataValue.timestamp(datetime.fromisoformat(manifest.created)),
             "folder": dg.MetadataValue.path(committed.folder),
+            "exact": exactness(storage, name),
             **numbers(
                 {
                     "step": name.step.number,

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.metadata import numbers, texts
 from assets.partitions import RUNS
-from assets.registration import missed, register
+from assets.registration import exactness, missed, register
 from assets.versions import dataset_origin, model_origin, newest_version, tokenizer_origin
 from resources.launcher import Events, Launcher
 from resources.recipe import Recipe
@@ -48,7 +48,8 @@ def finetune_run(
     record = _record(context, custody, store, recipe)
     measured = train(context, custody, record, launcher, recipe.load())
     last = read_checkpoint(custody.storage, checkpoint_names(custody.storage, record.run)[-1])
-    told = texts(author=record.author, last_checkpoint=last.name)
+    exact = exactness(custody.storage, last.name)
+    told = texts(author=record.author, last_checkpoint=last.name, exact=exact)
     told |= numbers(last.manifest.metrics | measured)
     return dg.MaterializeResult(data_version=dg.DataVersion(str(last.checkpoint_id)), metadata=told)
 

@@ -179,7 +179,7 @@ class StepMeter:
             pairs: the sum over all ranks' rows of the square of their tokens.
 
         Returns:
-            tokens, seconds, tokens_per_s, mfu (None where the model's FLOPs or the peak are not
+            step_tokens, step_s, tokens_per_s, mfu (None where the model's FLOPs or the peak are not
             known) and memory_bytes.
         """
         seconds = self.clock() - self._begun_s
@@ -188,8 +188,8 @@ class StepMeter:
             flops = self.flops.of_step(tokens=tokens, pairs=pairs)
             mfu = flops / seconds / self.peak_flops
         return {
-            "tokens": tokens,
-            "seconds": seconds,
+            "step_tokens": tokens,
+            "step_s": seconds,
             "tokens_per_s": tokens / seconds,
             "mfu": mfu,
             "memory_bytes": peak_memory_bytes(),

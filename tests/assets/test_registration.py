@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import pytest
 
 from assets.partitions import CHECKPOINTS, checkpoint_key, checkpoint_of
-from assets.registration import missed, register
-from strongroom.checkpoint.layout import checkpoint_folder
+from assets.registration import exactness, missed, register
+from strongroom.checkpoint.attempts import AttemptRecord, claim_attempt
+from strongroom.checkpoint.layout import checkpoint_folder, run_record_key
 from strongroom.checkpoint.manifest import MANIFEST_FILE
+from strongroom.checkpoint.run_record import create_run
 from strongroom.errors import InputError, UnknownNameError
+from strongroom.names import Attempt
 from strongroom.storage.memory import MemoryStorage
 from tests.support.checkpoints import checkpoint_name, save_checkpoint
 from tests.support.dagster_world import instance
+from tests.support.governed import World
 
 __all__ = ["instance"]
 
@@ -37,6 +43,23 @@ def test_a_checkpoint_is_told_with_its_digest_and_its_numbers(
     assert numeric["train_loss"] == 1.25
     assert numeric["durable_s"] == 2.5
     assert "tokens_per_s" not in numeric
+    assert str(numeric["exact"]).startswith("not known: ")  # there is no record of its run
+
+
+def test_it_is_told_whether_a_checkpoint_is_exact_and_why_not(storage: MemoryStorage) -> None:
+    name = checkpoint_name(10)
+    assert exactness(storage, name).startswith("not known: ")
+    run = replace(World(run=name.run).run_record(), inexact=("compiled layers",))
+    create_run(storage, run)
+    assert exactness(storage, name).startswith("not known: ")
+    claim_attempt(storage, AttemptRecord(run=name.run))
+    assert exactness(storage, name) == "no: compiled layers"
+    claim_attempt(storage, AttemptRecord(run=name.run, inexact=("world_size 4 -> 2",)))
+    assert exactness(storage, replace(name, attempt=Attempt(2))) == (
+        "no: compiled layers; world_size 4 -> 2"
+    )
+    storage.replace(run_record_key(name.run), replace(run, inexact=()).to_bytes())
+    assert exactness(storage, name) == "yes"
 
 
 def test_what_was_told_is_not_missed(instance: dg.DagsterInstance, storage: MemoryStorage) -> None:

@@ -53,7 +53,7 @@ class Told:
         return {event["step"]: event["loss"] for event in self.of_kind("training.step")}
 
     def tokens(self) -> dict[int, int]:
-        return {event["step"]: event["tokens"] for event in self.of_kind("training.step")}
+        return {event["step"]: event["step_tokens"] for event in self.of_kind("training.step")}
 
     def attempt(self, number: int) -> AttemptRecord:
         return read_attempt(self.run.storage, self.run.record.run, Attempt(number))

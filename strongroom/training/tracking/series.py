@@ -17,7 +17,7 @@ SERIES: Mapping[str, Mapping[str, str]] = {
         "learning_rate": "train/learning_rate",
         "grad_norm": "train/grad_norm",
         "tokens_per_s": "speed/tokens_per_s",
-        "seconds": "speed/step_s",
+        "step_s": "speed/step_s",
         "mfu": "speed/mfu",
         "memory_bytes": "memory/peak_bytes",
     },

@@ -47,8 +47,8 @@ def test_a_step_is_measured_from_its_beginning_to_its_end() -> None:
     first = measuring.measured(tokens=40, pairs=800)
     measuring.begin()
     second = measuring.measured(tokens=40, pairs=800)
-    assert (first["tokens"], first["seconds"], first["tokens_per_s"]) == (40, 0.5, 80.0)
-    assert (second["seconds"], second["tokens_per_s"]) == (4.0, 10.0)
+    assert (first["step_tokens"], first["step_s"], first["tokens_per_s"]) == (40, 0.5, 80.0)
+    assert (second["step_s"], second["tokens_per_s"]) == (4.0, 10.0)
 
 
 def test_utilization_is_of_the_peak_of_all_ranks() -> None:
@@ -75,7 +75,7 @@ def test_what_is_measured_is_json() -> None:
     measuring.begin()
     measured = measuring.measured(tokens=1, pairs=1)
     assert json.loads(json.dumps(measured, allow_nan=False)) == measured
-    assert set(measured) == {"tokens", "seconds", "tokens_per_s", "mfu", "memory_bytes"}
+    assert set(measured) == {"step_tokens", "step_s", "tokens_per_s", "mfu", "memory_bytes"}
 
 
 def test_memory_is_the_peak_of_this_process() -> None:

@@ -122,7 +122,8 @@ def test_rows_taken_fewer_at_a_time_are_the_same_rows(tmp_path: Path) -> None:
     events += go_on(run, settings=spread_as(run, micro_batch_rows=3))
     assert losses(events) == pytest.approx(losses(expected), rel=1e-6)
     tokens, wanted = (
-        [event["tokens"] for event in of_kind(told, "training.step")] for told in (events, expected)
+        [event["step_tokens"] for event in of_kind(told, "training.step")]
+        for told in (events, expected)
     )
     assert tokens == wanted
     assert newest(run).manifest.state["counters"]["samples"] == 8 * STEPS

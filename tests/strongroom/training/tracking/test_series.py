@@ -13,8 +13,8 @@ STEP = {
     "learning_rate": 1e-4,
     "grad_norm": 0.5,
     "tokens_per_s": 1000.0,
-    "tokens": 500,
-    "seconds": 0.5,
+    "step_tokens": 500,
+    "step_s": 0.5,
     "mfu": 0.4,
     "memory_bytes": 10**9,
 }

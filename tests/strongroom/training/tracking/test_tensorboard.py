@@ -56,8 +56,8 @@ def test_every_number_is_found_again_at_its_step(tmp_path: Path) -> None:
         "learning_rate": 0.5,
         "grad_norm": 0.25,
         "tokens_per_s": 1000.0,
-        "tokens": 500,
-        "seconds": 0.5,
+        "step_tokens": 500,
+        "step_s": 0.5,
         "mfu": 0.375,
         "memory_bytes": 2**30,
     }
