@@ -42,6 +42,8 @@ class Spread:
         offloads: whether parameters and optimizer live in the memory of the host.
         recomputes: whether a layer's activations are computed again for its backward pass.
         shards_inputs: whether the inputs that are kept for that are divided over the ranks.
+        maps_weights: whether the base model is read in the dtype it is stored in: its weights then
+            are the pages of the file, which all ranks of a machine share and none holds.
     """
 
     strategy: Strategy
@@ -55,6 +57,7 @@ class Spread:
     offloads: bool = False
     recomputes: bool = False
     shards_inputs: bool = False
+    maps_weights: bool = False
 
     @property
     def shards(self) -> int:
@@ -87,7 +90,8 @@ class RankMemory:
         gathered: whole layers, and gradients on their way to their ranks.
         activations: what forward passes keep for backward passes.
         logits: the scores over the vocabulary, and their gradient.
-        building: the whole model, as each rank holds it before it gives away what is not its own.
+        building: the whole model, as each rank holds it on the host before it is sharded.
+        placing: the same on its accelerator; FSDP2 moves it there layer by layer.
         offloaded: what lives in the memory of the host instead.
     """
 
@@ -98,6 +102,7 @@ class RankMemory:
     activations: int
     logits: int
     building: int
+    placing: int
     offloaded: int
 
     @property
@@ -113,8 +118,13 @@ class RankMemory:
         )
 
     @property
-    def peak(self) -> int:
-        """The most that is needed at once, over building and training."""
+    def device_peak(self) -> int:
+        """The most that is needed at once on an accelerator."""
+        return max(self.training, self.placing)
+
+    @property
+    def host_peak(self) -> int:
+        """The most that is needed at once on a host that computes by itself."""
         return max(self.training, self.building)
 
 
@@ -148,6 +158,7 @@ def rank_memory(shape: ModelShape, spread: Spread, *, rows: int, row_tokens: int
     parameters = _part(shape.held, spread) * each.parameter
     optimizer = _part(shape.trainable, spread) * each.optimizer
     tokens = rows * row_tokens
+    whole = shape.held * spread.parameter_bytes
     return RankMemory(
         parameters=0 if spread.offloads else parameters,
         gradients=_part(shape.trainable, spread) * each.gradient,
@@ -155,7 +166,8 @@ def rank_memory(shape: ModelShape, spread: Spread, *, rows: int, row_tokens: int
         gathered=_gathered_bytes(shape, spread),
         activations=_activation_bytes(shape, spread, tokens),
         logits=logit_bytes(shape, spread.compute_bytes, tokens),
-        building=shape.held * spread.parameter_bytes,
+        building=0 if spread.maps_weights else whole,
+        placing=whole if spread.strategy == "zero3" else 0,
         offloaded=parameters + optimizer if spread.offloads else 0,
     )
 

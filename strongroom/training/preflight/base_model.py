@@ -40,6 +40,8 @@ _SIZES = (
     "vocab_size",
 )
 _LENGTH_BYTES = 8
+_DTYPES = {"F32": "float32", "BF16": "bfloat16"}
+"""As safetensors names them, and as `model.dtype` does."""
 _LAYER = re.compile(r"\.(\d+)\.")
 _MATRIX = 2
 _NO_LINEAR = ("embed", "wte", "wpe", "norm")
@@ -53,7 +55,8 @@ def read_model(folder: Path, adapter: AdapterConfig) -> ModelFacts:
     config = json.loads((folder / "config.json").read_bytes())
     # Models of several kinds of input keep the sizes of their decoder apart.
     text = config.get("text_config", config)
-    shapes = _tensor_shapes(folder)
+    tensors = _tensors(folder)
+    shapes = {name: tuple(entry["shape"]) for name, entry in tensors.items()}
     if text.get("tie_word_embeddings", config.get("tie_word_embeddings")):
         shapes = {name: size for name, size in shapes.items() if name != "lm_head.weight"}
     shape = _shape(text, shapes, adapter)
@@ -68,21 +71,23 @@ def read_model(folder: Path, adapter: AdapterConfig) -> ModelFacts:
         linear_names=tuple(
             sorted({"lm_head", *(name.rpartition(".")[2] for name in _linear_modules(shapes))})
         ),
+        dtypes=tuple(
+            sorted({_DTYPES.get(entry["dtype"], entry["dtype"]) for entry in tensors.values()})
+        ),
         left_behind=tuple(
             sorted({path.name for pattern in TRAINING_STATE for path in folder.glob(pattern)})
         ),
     )
 
 
-def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
+def _tensors(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what the headers of the weights say of each tensor: `dtype` and `shape`."""
+    tensors: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
-        shapes |= {
-            name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"
-        }
-    return shapes
+        tensors |= {name: entry for name, entry in header.items() if name != "__metadata__"}
+    return tensors
 
 
 def _shape(text: Mapping[str, Any], shapes: Shapes, adapter: AdapterConfig) -> ModelShape | None:

@@ -18,6 +18,7 @@ from strongroom.training.preflight.facts import (
     Accelerator,
     Facts,
     MachineFacts,
+    ModelFacts,
     SavedCheckpoint,
 )
 
@@ -66,7 +67,7 @@ def estimate(config: RunConfig, facts: Facts, numbers: Mapping[str, float]) -> E
     """Return everything that follows from what is known."""
     train = config.train
     shape = None if facts.model is None else facts.model.shape
-    spread = spread_of(config)
+    spread = spread_of(config, facts.model)
     memory = None
     checkpoint_bytes = None
     if shape is not None:
@@ -93,7 +94,7 @@ def estimate(config: RunConfig, facts: Facts, numbers: Mapping[str, float]) -> E
     )
 
 
-def spread_of(config: RunConfig) -> Spread:
+def spread_of(config: RunConfig, model: ModelFacts | None) -> Spread:
     """Return how a configuration spreads a model."""
     train = config.train
     parameter_bytes = 2 if config.model.dtype == "bfloat16" else 4
@@ -111,6 +112,7 @@ def spread_of(config: RunConfig) -> Spread:
         offloads=offloads(config),
         recomputes=train.activation_checkpointing,
         shards_inputs=not is_fsdp2 and train.zero3.partition_activations,
+        maps_weights=model is not None and model.dtypes == (config.model.dtype,),
     )
 
 
@@ -188,7 +190,7 @@ def _device_room(
     if memory is None or machine is None or not machine.accelerators:
         return None
     return Room(
-        needed_bytes=memory.peak + int(numbers["device_bytes"]),
+        needed_bytes=memory.device_peak + int(numbers["device_bytes"]),
         there_bytes=min(accelerator.memory_bytes for accelerator in machine.accelerators),
     )
 
@@ -202,8 +204,9 @@ def _host_room(
 ) -> Room | None:
     """Each rank here needs itself, the copies that saves take, and what is not on an accelerator.
 
-    Before that it needs the whole model, which is built on the host. On a machine with
-    accelerators that cannot be asked it is not known where ranks compute.
+    Before that it needs the whole model, which is built on the host, where its weights are not used
+    as they lie in the file. On a machine with accelerators that cannot be asked it is not known
+    where ranks compute.
     """
     if memory is None or checkpoint_bytes is None or machine is None:
         return None
@@ -216,7 +219,7 @@ def _host_room(
         ranks = min(ranks, len(machine.accelerators))
         needed = max(memory.building, memory.offloaded + staged)
     else:
-        needed = memory.peak + memory.offloaded + staged
+        needed = memory.host_peak + memory.offloaded + staged
     return Room(
         needed_bytes=ranks * (needed + int(numbers["process_bytes"])),
         there_bytes=machine.memory_bytes,

@@ -73,6 +73,7 @@ class ModelFacts:
         flops: of its training; None where they do not follow from its sizes.
         positions: the longest sequence it was made for, in tokens.
         linear_names: last parts of the names of its linear layers.
+        dtypes: of the weights as they are stored, by the names of `model.dtype` where it has them.
         left_behind: files beside the weights that hold another training's state.
     """
 
@@ -81,6 +82,7 @@ class ModelFacts:
     flops: ModelFlops | None
     positions: int | None
     linear_names: tuple[str, ...]
+    dtypes: tuple[str, ...]
     left_behind: tuple[str, ...] = ()
 
 

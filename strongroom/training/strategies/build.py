@@ -27,4 +27,4 @@ def spread(
         return Zero3(model.to(device), config, device)
     from strongroom.training.strategies.fsdp2 import Fsdp2
 
-    return Fsdp2(model.to(device), config, placement, device)
+    return Fsdp2(model, config, placement, device)

@@ -39,7 +39,8 @@ class Fsdp2:
     """A model under FSDP2; see `Strategy`.
 
     Args:
-        model: the same on every rank, bit for bit, on `device`; it is sharded in place.
+        model: the same on every rank, bit for bit; it is sharded in place, and moved to `device`
+            layer by layer, so that a whole one need not fit there.
         config: how it is trained.
         placement: over how many ranks and replicas.
         device: `cpu` or `cuda`.

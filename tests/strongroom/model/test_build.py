@@ -30,6 +30,23 @@ def test_the_model_has_the_weights_of_its_file_in_the_wanted_dtype(
     assert model.config.use_cache is False
 
 
+def mapped_ranges(file: Path) -> list[range]:
+    """Return the addresses at which this process sees the file."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    bounds = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
+    return [range(int(first, 16), int(end, 16)) for first, end in bounds]
+
+
+def test_in_the_dtype_it_is_stored_in_a_model_takes_no_memory_beside_its_file(folder: Path) -> None:
+    """The preflight counts on it: a whole model on every rank of a host is one, in its cache."""
+    model = build_base(folder, "float32")
+    seen = mapped_ranges(folder / "model.safetensors")
+    assert all(any(p.data_ptr() in part for part in seen) for p in model.parameters())
+    copied = build_base(folder, "bfloat16")
+    seen = mapped_ranges(folder / "model.safetensors")
+    assert not any(p.data_ptr() in part for part in seen for p in copied.parameters())
+
+
 def test_a_missing_weight_is_refused_and_named(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]

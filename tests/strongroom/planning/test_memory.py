@@ -78,9 +78,18 @@ def test_a_step_at_its_height_needs_the_sum_of_its_parts() -> None:
         + memory.activations
         + memory.logits
     )
-    assert memory.peak == memory.training > memory.building
+    assert memory.host_peak == memory.training > memory.building
+
+
+def test_before_it_is_sharded_a_model_is_whole_on_the_host_or_on_the_accelerator() -> None:
+    whole = 4 * (2_902_272 + 24_576)
     many = rank_memory(ADAPTER, replace(FSDP2, ranks=64), rows=1, row_tokens=1)
-    assert many.peak == many.building > many.training
+    assert many.host_peak == many.building == whole > many.training
+    assert (many.placing, many.device_peak) == (0, many.training)  # moved layer by layer
+    zero3 = rank_memory(ADAPTER, replace(ZERO3, ranks=64), rows=1, row_tokens=1)
+    assert zero3.placing == whole
+    mapped = replace(FSDP2, ranks=64, maps_weights=True)
+    assert rank_memory(ADAPTER, mapped, rows=1, row_tokens=1).building == 0
 
 
 def test_zero3_keeps_what_it_may_use_again_and_a_bucket_of_gradients() -> None:
@@ -133,9 +142,11 @@ def test_more_ranks_need_no_more_each_and_more_rows_no_less(
     one = rank_memory(LLAMA, spread, rows=rows, row_tokens=32)
     more_ranks = rank_memory(LLAMA, replace(spread, ranks=2 * ranks), rows=rows, row_tokens=32)
     more_rows = rank_memory(LLAMA, spread, rows=rows + 1, row_tokens=32)
-    assert more_ranks.peak <= one.peak
+    assert more_ranks.host_peak <= one.host_peak
+    assert more_ranks.device_peak <= one.device_peak
     assert more_rows.training > one.training
-    assert one.peak == max(one.training, one.building)
+    assert one.host_peak == max(one.training, one.building)
+    assert one.device_peak == max(one.training, one.placing)
 
 
 def test_a_checkpoint_is_the_trained_values_their_moments_and_what_surrounds_chunks() -> None:

@@ -17,15 +17,18 @@ from strongroom.training.preflight.wording import in_bytes, in_count, in_seconds
 def memory(case: Case) -> Iterator[Finding]:
     """Find ranks that need more than there is, on their accelerator or on the host."""
     estimates = case.estimates
-    if estimates.memory is None:
+    memory = estimates.memory
+    if memory is None:
         return
     if estimates.device is not None:
-        yield from _room(case, estimates.memory, estimates.device, "its accelerator")
+        yield from _room(case, memory, memory.placing, estimates.device, "its accelerator")
     if estimates.host is not None:
-        yield from _room(case, estimates.memory, estimates.host, "this machine, all ranks together")
+        where = "this machine, all ranks together"
+        yield from _room(case, memory, memory.building, estimates.host, where)
 
 
-def _room(case: Case, memory: RankMemory, room: Room, where: str) -> Iterator[Finding]:
+def _room(case: Case, memory: RankMemory, before: int, room: Room, where: str) -> Iterator[Finding]:
+    """Find too little room; `before` is what a rank holds there before the model is sharded."""
     if room.there_bytes is None:
         return
     if room.needed_bytes <= case.numbers["memory_share"] * room.there_bytes:
@@ -38,23 +41,24 @@ def _room(case: Case, memory: RankMemory, room: Room, where: str) -> Iterator[Fi
         "gathered layers": memory.gathered,
         "activations": memory.activations,
         "scores": memory.logits,
+        "the whole model, before it is sharded,": before,
     }
-    listed = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items())
+    listed = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
     yield finding(
         "memory",
         "stop" if is_too_much else "warn",
         saw=f"on {where}, about {in_bytes(room.needed_bytes)} are needed and "
-        f"{in_bytes(room.there_bytes)} are there; of a rank: {listed}, "
-        f"while it is built {in_bytes(memory.building)}",
-        mend=_less_memory(memory),
+        f"{in_bytes(room.there_bytes)} are there; of a rank: {listed}",
+        mend=_less_memory(memory, before),
     )
 
 
-def _less_memory(memory: RankMemory) -> str:
-    if memory.building > memory.training:
+def _less_memory(memory: RankMemory, before: int) -> str:
+    if before > memory.training:
         return (
-            "each rank holds the whole model before it is sharded: use model.dtype bfloat16, or "
-            "accelerators with more memory"
+            "each rank holds the whole model before it is sharded: on a host that needs nothing "
+            "where model.dtype is what its weights are stored in, on an accelerator nothing under "
+            "train.strategy fsdp2; or use model.dtype bfloat16"
         )
     passes = memory.activations + memory.logits
     if passes > memory.parameters + memory.gradients + memory.optimizer:
@@ -94,10 +98,10 @@ def _needless(case: Case, shape: ModelShape, setting: str) -> Iterator[Finding]:
     needed = case.numbers["device_bytes"] + (
         rank_memory(
             shape,
-            replace(spread_of(case.config), offloads=False),
+            replace(spread_of(case.config, case.facts.model), offloads=False),
             rows=train.micro_batch_rows or train.batch_rows // train.world_size,
             row_tokens=case.config.data.max_tokens,
-        ).peak
+        ).device_peak
     )
     if needed <= case.numbers["memory_share"] * room.there_bytes:
         yield finding(
@@ -118,7 +122,7 @@ def _link_bound(
     computing_s = compute_s(case.config, case.facts, case.estimates.step_tokens, case.numbers)
     if link is None or computing_s is None:
         return
-    spread = spread_of(case.config)
+    spread = spread_of(case.config, case.facts.model)
     each = bytes_per_parameter(spread)
     moved = offload_bytes(
         shape,

@@ -95,7 +95,7 @@ def prefetch(case: Case) -> Iterator[Finding]:
     shape = None if model is None else model.shape
     if shape is None:
         return
-    spread = spread_of(case.config)
+    spread = spread_of(case.config, case.facts.model)
     if train.strategy == "fsdp2":
         setting, ahead = "train.fsdp2.prefetch_layers", train.fsdp2.prefetch_layers
         elements = min(ahead, shape.layers) * shape.layer_parameters
@@ -172,7 +172,7 @@ def _persistent(case: Case, shape: ModelShape | None) -> Iterator[Finding]:
     persistent = train.zero3.persist_below_elements
     if shape is None or there is None or shape.layer_parameters > persistent:
         return
-    held = shape.held * spread_of(case.config).compute_bytes
+    held = shape.held * spread_of(case.config, case.facts.model).compute_bytes
     if train.world_size == 1 or held <= case.numbers["prefetch_share"] * there:
         return
     yield finding(

@@ -46,6 +46,7 @@ def test_what_else_is_known_of_a_model(folder: Path) -> None:
     assert {"q_proj", "down_proj", "lm_head"} <= set(facts.linear_names)
     assert "embed_tokens" not in facts.linear_names
     assert facts.left_behind == ()
+    assert facts.dtypes == ("float32",)
     assert facts.flops is not None
     assert facts.shape is not None
     assert facts.flops.per_token == 4 * facts.shape.held + 2 * facts.shape.trainable

@@ -417,7 +417,11 @@ def test_memory_of_an_accelerator() -> None:
     tight = on_machine(LARGE_FACTS, accelerators=(replace(H100, memory_bytes=24 * GB),) * 8)
     finding = only(large(), tight)
     assert (finding.check, finding.severity) == ("memory", "stop")
-    assert "33.6 GB are needed and 24 GB are there" in finding.saw
+    assert "32.6 GB are needed and 24 GB are there" in finding.saw
+    assert "use more ranks" in finding.mend
+    zero3 = large(train={"strategy": "zero3", "world_size": 64})
+    (finding,) = (it for it in preflight(zero3, tight).findings if it.check == "memory")
+    assert "33.6 GB are needed" in finding.saw
     assert "before it is sharded" in finding.mend
     close = on_machine(LARGE_FACTS, accelerators=(replace(H100, memory_bytes=35 * GB),) * 8)
     assert only(large(), close).severity == "warn"
