@@ -112,7 +112,10 @@ def spread_of(config: RunConfig, model: ModelFacts | None) -> Spread:
         offloads=offloads(config),
         recomputes=train.activation_checkpointing,
         shards_inputs=not is_fsdp2 and train.zero3.partition_activations,
-        maps_weights=model is not None and model.dtypes == (config.model.dtype,),
+        # DeepSpeed casts the whole model to what is computed with before it shards it.
+        maps_weights=model is not None
+        and model.dtypes == (config.model.dtype,)
+        and (is_fsdp2 or train.compute_dtype in {None, config.model.dtype}),
     )
 
 

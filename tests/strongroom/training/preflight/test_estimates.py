@@ -92,11 +92,15 @@ def test_memory_is_that_of_the_accelerator_and_of_the_host() -> None:
     # Two copies of a rank's eighth are less than the whole model, which each rank first builds, in
     # float32: stored in bfloat16 it cannot be used as it lies in the file.
     assert large.host.needed_bytes == 8 * (large.memory.building + 600_000_000)
-    mapped = of_large(replace(LARGE_FACTS, model=replace(model, dtypes=("float32",))))
+    stored = replace(LARGE_FACTS, model=replace(model, dtypes=("float32",)))
+    mapped = of_large(stored)
     assert mapped.host is not None
     assert mapped.host.needed_bytes == 8 * (2 * large.checkpoint_bytes // 8 + 600_000_000)
     mixed = of_large(replace(LARGE_FACTS, model=replace(model, dtypes=("bfloat16", "float32"))))
     assert mixed.host == large.host
+    cast = of_large(stored, train={"strategy": "zero3"})  # compute_dtype is bfloat16
+    assert cast.memory is not None
+    assert cast.memory.building > 0
     zero3 = of_large(train={"strategy": "zero3"})
     assert zero3.device is not None
     assert zero3.memory is not None
