@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -151,10 +151,20 @@ def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), line(rule), *map(line, lines)])
 
 
-def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="documents that --json wrote")
+def print_or_update(
+    module: str,
+    markdown: Callable[[Mapping[str, Any]], str],
+    updated: Callable[[str, Sequence[Mapping[str, Any]]], str],
+) -> None:
+    """Do what the command line of `python -m module` says: print documents, or write a page anew.
+
+    Args:
+        module: its name.
+        markdown: returns one document as text.
+        updated: returns a page with the blocks of documents written anew.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("files", nargs="+", type=Path, help="documents that measuring wrote")
     parser.add_argument("--update", type=Path, metavar="PAGE", help="write them into this page")
     chosen = parser.parse_args()
     documents = [json.loads(file.read_text()) for file in chosen.files]
@@ -166,4 +176,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_or_update("benchmarks.report", markdown, updated)

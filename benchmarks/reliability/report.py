@@ -7,15 +7,12 @@ wrote; `--update PAGE` writes them into a page, between `<!-- bench:NAME -->` an
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.reliability.kills import TARGETS
 from benchmarks.reliability.marks import PHASES
-from benchmarks.report import grid, with_block
+from benchmarks.report import grid, print_or_update, with_block
 
 Document = Mapping[str, Any]
 Results = Sequence[Mapping[str, Any]]
@@ -139,16 +136,7 @@ def _faults(results: Results) -> list[str]:
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability.report")
-    parser.add_argument("files", nargs="+", type=Path, help="documents that --out wrote")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="write them into this page")
-    chosen = parser.parse_args()
-    documents = [json.loads(file.read_text()) for file in chosen.files]
-    if chosen.update is None:
-        print("\n\n".join(map(markdown, documents)))
-    else:
-        page = chosen.update.read_text(encoding="utf-8")
-        chosen.update.write_text(updated(page, documents), encoding="utf-8")
+    print_or_update("benchmarks.reliability.report", markdown, updated)
 
 
 if __name__ == "__main__":

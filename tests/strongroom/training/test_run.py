@@ -1,11 +1,11 @@
-"""A whole training in this process, on one rank; what takes processes is in test_launch.py."""
+"""A whole training in this process, on one rank; with processes: launching/test_torchrun.py."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,11 @@ from strongroom.storage.local import LocalStorage
 from strongroom.storage.store import open_store
 from strongroom.training import loop, resume
 from strongroom.training.commits import Registrar, forgotten_commits
-from strongroom.training.run import RunRequest, train
 from strongroom.training.stop import StopRequest
 from strongroom.training.world import leave_world
 from strongroom.verification.ladder import Rung, VerificationReport, verify
+from tests.support import in_process
+from tests.support.in_process import damage, losses, of_kind, stop_after
 from tests.support.training_run import TrainingRun, make_training_run
 
 STEPS = 8
@@ -70,51 +71,13 @@ def _alone() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def go_on(
-    run: TrainingRun,
-    *,
-    watch: Callable[[JsonObject, StopRequest], None] | None = None,
-    fresh_start: bool = False,
-) -> list[JsonObject]:
-    """Launch `run` in this process and return what it reported; `watch` sees each event at once."""
-    events: list[JsonObject] = []
-    stop = StopRequest()
-
-    def report(event: JsonObject) -> None:
-        events.append(event)
-        if watch is not None:
-            watch(event, stop)
-
-    request = RunRequest(
-        store_url=run.store_url,
-        run=run.record.run,
-        keys=run.keys,
-        cache=run.cache,
-        settings=run.launch().settings,
-        fresh_start=fresh_start,
-    )
+def go_on(run: TrainingRun, **options: Any) -> list[JsonObject]:  # noqa: ANN401 -- as support.go_on
+    """Launch `run` in this process, which joins the ranks anew, and return what it reported."""
     try:
-        train(request, report, stop)
+        return in_process.go_on(run, **options)
     finally:
         if dist.is_initialized():  # a failed launch leaves it, because its process ends
             leave_world()
-    return events
-
-
-def of_kind(events: list[JsonObject], kind: str) -> list[JsonObject]:
-    return [event for event in events if event["kind"] == kind]
-
-
-def losses(events: list[JsonObject]) -> dict[int, float]:
-    return {event["step"]: event["loss"] for event in of_kind(events, "training.step")}
-
-
-def stop_after(step: int) -> Callable[[JsonObject, StopRequest], None]:
-    def watch(event: JsonObject, stop: StopRequest) -> None:
-        if event["kind"] == "training.step" and event["step"] == step:
-            stop.is_asked = True
-
-    return watch
 
 
 def new_run(folder: Path, **options: Any) -> TrainingRun:  # noqa: ANN401 -- as make_training_run
@@ -123,17 +86,6 @@ def new_run(folder: Path, **options: Any) -> TrainingRun:  # noqa: ANN401 -- as 
 
 def registrar(run: TrainingRun) -> Registrar:
     return Registrar.of(open_store(run.store_url), KeyFolder(run.keys))
-
-
-def damage(run: TrainingRun, step: int) -> None:
-    """Flip one bit in the middle of the shard of the newest checkpoint of `step`."""
-    name = max(n for n in checkpoint_names(run.storage, run.record.run) if n.step.number == step)
-    root = Path(run.store_url.removeprefix("file://"))
-    shard = root / "runs" / str(name) / "__0_0.distcp"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.chmod(0o644)
-    shard.write_bytes(data)
 
 
 class Finished:
