@@ -41,18 +41,8 @@ def main(arguments: list[str]) -> int:
     )
     elsewhere = _through_store(given, rank)
     with reporting(given.events, is_first=rank == 0, through_store=elsewhere) as report:
-        from strongroom.training.run import RunRequest, train
-
-        request = RunRequest(
-            store_url=given.store,
-            run=given.run_key,
-            keys=given.keys,
-            cache=given.cache,
-            settings=given.settings,
-            fresh_start=given.fresh_start,
-        )
         try:
-            is_complete = train(request, report, stop)
+            is_complete = _train(given, report, stop)
         except PeerError as error:
             logger.warning("%s", error)
             return exit_code_of(error)
@@ -65,6 +55,21 @@ def main(arguments: list[str]) -> int:
             report(failure_event(error, rank=rank))
             return exit_code_of(error)
     return 0 if is_complete else PreemptedError.exit_code
+
+
+def _train(given: argparse.Namespace, report: Report, stop: StopRequest) -> bool:
+    # Here, where it is reported if it fails: a package may be broken on one machine of many.
+    from strongroom.training.run import RunRequest, train
+
+    request = RunRequest(
+        store_url=given.store,
+        run=given.run_key,
+        keys=given.keys,
+        cache=given.cache,
+        settings=given.settings,
+        fresh_start=given.fresh_start,
+    )
+    return train(request, report, stop)
 
 
 def _through_store(given: argparse.Namespace, rank: int) -> AbstractContextManager[Report] | None:
