@@ -101,12 +101,12 @@ bench: $(VENV)/.bench ## measure saving, loading, verifying, beside what others 
 	  $(BIN)/python -m benchmarks.$$name --json $(BENCH) >$(BENCH_DIR)/$$name.json; done
 	@$(BIN)/python -m benchmarks.report $(BENCHMARKS:%=$(BENCH_DIR)/%.json)
 
-matrix: $(VENV)/.dev ## resume under every placement from every other, and compare (8 minutes on two cores)
+matrix: $(VENV)/.dev ## resume under every placement from every other, and compare (4 minutes on two cores)
 	@echo "[matrix] every strategy, method and number of ranks goes on from every other's checkpoint"
 	@mkdir -p $(BENCH_DIR)
 	@$(BIN)/python -m benchmarks.reliability.matrix --out $(BENCH_DIR)/matrix.json $(MATRIX)
 
-soak: $(VENV)/.dev ## kill a training 50 times per strategy, and compare its end (40 minutes on two cores)
+soak: $(VENV)/.dev ## kill a training 50 times per strategy, and compare its end (30 minutes on two cores)
 	@echo "[soak] runs that are killed again and again must end as if they had been left alone"
 	@mkdir -p $(BENCH_DIR)
 	@$(BIN)/python -m benchmarks.reliability.soak --out $(BENCH_DIR)/soak.json $(SOAK)
