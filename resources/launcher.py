@@ -67,7 +67,7 @@ class TorchrunLauncher(dg.ConfigurableResource):
 
     def stream(
         self,
-        context: dg.AssetExecutionContext,  # noqa: ARG002 -- for launchers that speak Pipes
+        context: dg.AssetExecutionContext,  # noqa: ARG002 -- for launchers that tell of a queue
         custody: Custody,
         record: RunRecord,
         settings: LaunchSettings,

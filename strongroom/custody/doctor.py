@@ -14,24 +14,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
-from strongroom.checkpoint.catalogue import read_checkpoint
-from strongroom.checkpoint.layout import attempt_folder, run_folder
+from strongroom.checkpoint.catalogue import checkpoint_names, read_checkpoint
 from strongroom.checkpoint.run_record import RunRecord, read_run
 from strongroom.custody.context import Custody
 from strongroom.data.config import SourceConfig
 from strongroom.data.curate import REPORT_FILE, TRAIN_FILE, CurationReport
 from strongroom.errors import (
     FormatError,
-    InputError,
     IntegrityError,
     StoreMissingError,
     UnknownNameError,
 )
 from strongroom.ledger.history import History
 from strongroom.model.sources import resolve_model
-from strongroom.names import Attempt, CheckpointName, Digest, RunKey, Step
+from strongroom.names import CheckpointName, Digest, RunKey
 from strongroom.storage.base import Storage
 from strongroom.storage.local import LocalStorage
 from strongroom.storage.s3_settings import S3Settings
@@ -57,8 +54,6 @@ MIN_CHECKPOINTS = 5
 """So many of the newest checkpoints of a run are looked at, or more where a number asks for it."""
 MAX_RESUMES = 20
 """So many of the newest resumes of a store are looked at for a change of the number of ranks."""
-
-Name = TypeVar("Name", Attempt, Step)
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +173,7 @@ def run_facts(
     """Return what store and ledger know of a run, and of resumes at other sizes."""
     history = custody.history()
     numbers = values(config.preflight.numbers)
-    names = _names_newest_first(custody.storage, run)
+    names = checkpoint_names(custody.storage, run)[::-1]
     most = max(MIN_CHECKPOINTS, int(numbers["unverified_checkpoints"]))
     found = RunFacts(
         key=str(run),
@@ -189,25 +184,6 @@ def run_facts(
     if config.train.world_size <= numbers["reshard_tested_ranks"]:
         return found  # nobody will ask
     return replace(found, resharded=tuple(sorted(set(_resharded(custody.storage, history)))))
-
-
-def _names_newest_first(storage: Storage, run: RunKey) -> list[CheckpointName]:
-    """Return the names of all folders that may hold a checkpoint of the run."""
-    return sorted(
-        (
-            CheckpointName(run, attempt, step)
-            for attempt in _parsed(storage, run_folder(run), Attempt)
-            for step in _parsed(storage, attempt_folder(run, attempt), Step)
-        ),
-        key=lambda name: (name.attempt, name.step),
-        reverse=True,
-    )
-
-
-def _parsed(storage: Storage, folder: str, kind: type[Name]) -> Iterator[Name]:
-    for text in storage.folders(folder):
-        with suppress(InputError):  # not ours; the catalogue reports it
-            yield kind.parse(text)
 
 
 def _saved(

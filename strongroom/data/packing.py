@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from jinja2 import TemplateError
 
@@ -32,10 +32,46 @@ from strongroom.errors import DataError, ModelSourceError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
 IGNORED_LABEL = -100
 """The label of a token that is not trained on (torch's `ignore_index`)."""
+
+
+class ChatTokenizer(Protocol):
+    """What packing asks of a tokenizer; one of transformers has it, and more."""
+
+    name_or_path: str
+    chat_template: str | None
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of the token that begins a sequence, if there is one."""
+        ...
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Tokens beside the vocabulary, by id: `content`, `special`, `lstrip`, `rstrip`."""
+        ...
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        """Return the id of a token."""
+        ...
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, split_special_tokens: bool = False
+    ) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[dict[str, str]],
+        *,
+        tokenize: Literal[False],
+        add_generation_prompt: bool,
+    ) -> str:
+        """Return a conversation as the template writes it."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +144,7 @@ class Batch:
         return {"input_ids": self.tokens_BT, "position_ids": self.positions_BT}
 
 
-def encode_row(tokenizer: PreTrainedTokenizerBase, row: Row, max_tokens: int) -> Encoded:
+def encode_row(tokenizer: ChatTokenizer, row: Row, max_tokens: int) -> Encoded:
     """Encode one conversation by the tokenizer's chat template.
 
     Raises:
@@ -126,12 +162,12 @@ def encode_row(tokenizer: PreTrainedTokenizerBase, row: Row, max_tokens: int) ->
     return encoded
 
 
-def token_counter(tokenizer: PreTrainedTokenizerBase) -> Callable[[Row], int]:
+def token_counter(tokenizer: ChatTokenizer) -> Callable[[Row], int]:
     """Return the function that counts the tokens of a row once rendered."""
     return lambda row: len(_encode(tokenizer, row).token_ids)
 
 
-def control_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+def control_tokens(tokenizer: ChatTokenizer) -> tuple[str, ...]:
     """Return the texts of the tokenizer's control tokens, longest first."""
     texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     return tuple(sorted(texts, key=lambda text: (-len(text), text)))
@@ -202,7 +238,7 @@ class _Piece:
     is_trained: bool = False
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, row: Row) -> Encoded:
+def _encode(tokenizer: ChatTokenizer, row: Row) -> Encoded:
     token_ids: list[int] = []
     trained: list[bool] = []
     for piece in _pieces(tokenizer, row):
@@ -227,7 +263,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, row: Row) -> Encoded:
     return Encoded(token_ids=token_ids, trained=trained)
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[_Piece]:
+def _pieces(tokenizer: ChatTokenizer, row: Row) -> list[_Piece]:
     """Cut the rendered row at the template's control tokens and before each answer.
 
     The cut before an answer gives the ids that a model sees in use: a prompt encoded to its end,
@@ -260,7 +296,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[_Piece]:
     return pieces
 
 
-def _parts(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[tuple[str, Role | None]]:
+def _parts(tokenizer: ChatTokenizer, row: Row) -> list[tuple[str, Role | None]]:
     """Return the rendered row in parts, each with its author; None is the template itself.
 
     The row is rendered with marks in place of its texts, so that nothing a text spells can be taken
@@ -294,7 +330,7 @@ def _parts(tokenizer: PreTrainedTokenizerBase, row: Row) -> list[tuple[str, Role
 
 
 def _render(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: ChatTokenizer,
     row: Row,
     messages: Sequence[Message],
     *,

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         force=True,
     )
     elsewhere = _through_store(given, rank)
-    with reporting(given.events, is_first=rank == 0, through_store=elsewhere) as report:
+    with reporting(given.events, elsewhere) as report:
         try:
             is_complete = _train(given, report, stop)
         except PeerError as error:

@@ -1,13 +1,12 @@
 """What a training tells whoever launched it, as it happens: JSON objects with a `kind`.
 
-They go to a file of JSON lines, through the store where the launcher is on another machine, or to
-Dagster Pipes where Dagster started the process. They are news, not a record: the record is the
-store and its ledger. Never imports torch.
+They go to a file of JSON lines, or through the store where the launcher is on another machine. They
+are news, not a record: the record is the store and its ledger. Never imports torch.
 
 kind                    fields
 training.started        run, attempt, world_size, strategy, replicas, resumed_from (checkpoint name
                         or null), exact, inexact (reasons), allreduce_ms
-training.step           step, loss, learning_rate, grad_norm, tokens, seconds, tokens_per_s, mfu
+training.step           step, loss, learning_rate, grad_norm, step_tokens, step_s, tokens_per_s, mfu
                         (null where the hardware's peak is not known), memory_bytes
 step.passed_over        step, reason, loss, grad_norm (as text where they are not finite)
 training.rolled_back    from_step, to_step, checkpoint (or null: the start), reason, loss,
@@ -28,7 +27,6 @@ tracker.failed          tracker, error, message: training goes on without it
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -37,9 +35,6 @@ from pathlib import Path
 
 from strongroom.canonical import JsonObject
 from strongroom.checkpoint.manifest import Manifest
-
-PIPES_VARIABLE = "DAGSTER_PIPES_CONTEXT"
-"""Set by Dagster for a process that it started and listens to."""
 
 
 class ReportKind(StrEnum):
@@ -65,17 +60,13 @@ Report = Callable[[JsonObject], None]
 
 @contextmanager
 def reporting(
-    events: Path | None,
-    *,
-    is_first: bool,
-    through_store: AbstractContextManager[Report] | None = None,
+    events: Path | None, through_store: AbstractContextManager[Report] | None = None
 ) -> Iterator[Report]:
-    """Open the ways there are of telling, for as long as the context lasts.
+    """Open the ways there are of telling, for as long as the context lasts; any rank may.
 
     Args:
-        events: a file to append to; every rank may.
-        is_first: whether this is rank 0, which alone speaks to Dagster.
-        through_store: how to reach a launcher on another machine; every rank may.
+        events: a file to append to.
+        through_store: how to reach a launcher on another machine.
     """
     with ExitStack() as stack:
         tells: list[Report] = []
@@ -90,11 +81,6 @@ def reporting(
             tells.append(tell_file)
         if through_store is not None:
             tells.append(stack.enter_context(through_store))
-        if is_first and PIPES_VARIABLE in os.environ:
-            from dagster_pipes import open_dagster_pipes
-
-            pipes = stack.enter_context(open_dagster_pipes())
-            tells.append(pipes.report_custom_message)
         lock = threading.Lock()
 
         def report(event: JsonObject) -> None:

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from strongroom.errors import FormatError
+from strongroom.verification.structure import ACCELERATOR_KIND, RNG_KINDS
 
 WORDS = 624
 """Words of a Mersenne Twister, 32 bits each."""
-ACCELERATOR = "cuda"
-"""The kind of state that is there only where an accelerator is."""
 _EXPECTED = "uint8 of torch, int64 [628] of python and int64 [627] of numpy"
 
 
@@ -49,7 +48,7 @@ def random_state() -> dict[str, torch.Tensor]:
     version, words, gauss = random.getstate()
     numpy: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002 -- as above
     twister = numpy["state"]
-    state = {} if not torch.cuda.is_available() else {ACCELERATOR: torch.cuda.get_rng_state()}
+    state = {} if not torch.cuda.is_available() else {ACCELERATOR_KIND: torch.cuda.get_rng_state()}
     return state | {
         "torch": torch.get_rng_state(),
         "python": _int64([version, *words, gauss is not None, _bits(gauss or 0.0)]),
@@ -76,8 +75,8 @@ def set_random_state(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _set_random_state(state: Mapping[str, torch.Tensor]) -> None:
-    if torch.cuda.is_available() and ACCELERATOR in state:
-        torch.cuda.set_rng_state(state[ACCELERATOR])
+    if torch.cuda.is_available() and ACCELERATOR_KIND in state:
+        torch.cuda.set_rng_state(state[ACCELERATOR_KIND])
     torch.set_rng_state(state["torch"])
     version, *numbers = _numbers(state["python"])
     words, position, gauss = _twister(numbers)
@@ -115,7 +114,7 @@ def _twister(numbers: list[int]) -> tuple[list[int], int, float | None]:
 
 def rng_keys(rank: int) -> dict[str, str]:
     """Return the tensor name of each generator's state in a checkpoint."""
-    kinds = ("torch", "python", "numpy", *((ACCELERATOR,) if torch.cuda.is_available() else ()))
+    kinds = (*RNG_KINDS, *((ACCELERATOR_KIND,) if torch.cuda.is_available() else ()))
     return {kind: f"rng.{rank}.{kind}" for kind in kinds}
 
 
@@ -124,9 +123,10 @@ def saved_rng_keys(rank: int, saved: Collection[str]) -> dict[str, str]:
 
     All of them, but that of an accelerator where it was saved without one: that stays as seeded.
     """
-    return {
-        kind: name for kind, name in rng_keys(rank).items() if kind != ACCELERATOR or name in saved
-    }
+    names = rng_keys(rank)
+    if names.get(ACCELERATOR_KIND) not in saved:
+        names.pop(ACCELERATOR_KIND, None)
+    return names
 
 
 def _int64(values: list[int]) -> torch.Tensor:

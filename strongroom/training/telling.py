@@ -72,14 +72,7 @@ def tell_start(
     numbers = values(settings.preflight.numbers)
     for found in fabric_findings(allreduce_ms, placement.world_size, os.environ, numbers=numbers):
         logger.warning("%s: %s", found.check, found.message)
-        report(
-            {
-                "kind": ReportKind.FINDING,
-                "check": found.check,
-                "severity": found.severity,
-                "message": found.message,
-            }
-        )
+        report(found.event(stops=False))  # it has begun
 
 
 def tell_rolled_back(

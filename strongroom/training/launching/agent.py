@@ -16,6 +16,19 @@ TEARDOWN_S = 30
 elastic/multiprocessing/api.py)."""
 
 
+def agent_command(ranks: int, *program: str) -> list[str]:
+    """Return the command that starts `ranks` ranks on this machine alone, each by `program`."""
+    return [
+        sys.executable,
+        *("-m", "strongroom.training.launching.agent"),
+        *("--nproc-per-node", str(ranks)),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", "127.0.0.1:0"),
+        *("--local-addr", "127.0.0.1"),
+        *program,
+    ]
+
+
 def main(arguments: list[str]) -> int:
     """Run torchrun to its end and return the exit code."""
     die_with_parent()

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from strongroom.canonical import JsonObject
 from strongroom.errors import PreemptedError, RankLostError, StrongroomError, TrainingError
 from strongroom.parent import PARENT_VARIABLE
 from strongroom.training.failure import error_from, first_cause, is_own_cause
+from strongroom.training.launching.agent import agent_command
 from strongroom.training.launching.restarts import is_accident
 from strongroom.training.launching.spec import Launch
 from strongroom.training.reporting import ReportKind
@@ -41,17 +41,8 @@ logger = logging.getLogger(__name__)
 
 def command(spec: Launch, events: Path) -> list[str]:
     """Return the command line; the training reports to the file `events`."""
-    return [
-        sys.executable,
-        *("-m", "strongroom.training.launching.agent"),
-        *("--nproc-per-node", str(spec.placement.world_size)),
-        *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", "127.0.0.1:0"),
-        *("--local-addr", "127.0.0.1"),
-        *("-m", "strongroom.training"),
-        *spec.arguments(),
-        *("--events", str(events)),
-    ]
+    training = ("-m", "strongroom.training", *spec.arguments(), "--events", str(events))
+    return agent_command(spec.placement.world_size, *training)
 
 
 def environment(spec: Launch) -> dict[str, str]:

@@ -12,6 +12,7 @@ from strongroom.training.config import RunConfig
 from strongroom.training.preflight.estimates import Estimates
 from strongroom.training.preflight.facts import Facts
 from strongroom.training.preflight.rules import RULES
+from strongroom.training.reporting import ReportKind
 
 Severity = Literal["stop", "warn"]
 
@@ -40,6 +41,15 @@ class Finding:
     def message(self) -> str:
         """What was seen and how to mend it, in one line."""
         return f"{self.saw}; {self.mend}"
+
+    def event(self, *, stops: bool) -> JsonObject:
+        """Return the event that tells of it; see `training.reporting`."""
+        return {
+            "kind": ReportKind.FINDING,
+            "check": self.check,
+            "severity": "stop" if stops else "warn",
+            "message": self.message,
+        }
 
     def to_json(self) -> JsonObject:
         """Return it as JSON."""

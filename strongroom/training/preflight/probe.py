@@ -14,6 +14,7 @@ from pathlib import Path
 
 from strongroom.errors import TrainingError
 from strongroom.parent import PARENT_VARIABLE, die_with_parent
+from strongroom.training.launching.agent import agent_command
 from strongroom.training.preflight.fabric import measure_allreduce_ms
 
 TIMEOUT_S = 300.0
@@ -58,16 +59,7 @@ def probe_allreduce(ranks: int, *, timeout_s: float = TIMEOUT_S) -> float:
 
 
 def _command(ranks: int, file: Path) -> list[str]:
-    return [
-        sys.executable,
-        *("-m", "strongroom.training.launching.agent"),
-        *("--nproc-per-node", str(ranks)),
-        *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", "127.0.0.1:0"),
-        *("--local-addr", "127.0.0.1"),
-        *("-m", "strongroom.training.preflight.probe"),
-        str(file),
-    ]
+    return agent_command(ranks, "-m", "strongroom.training.preflight.probe", str(file))
 
 
 def main(file: Path) -> None:

@@ -14,9 +14,6 @@ from strongroom.training.preflight.facts import Facts
 from strongroom.training.preflight.findings import Case, Finding
 from strongroom.training.preflight.numbers import values
 
-FINDING = "preflight.finding"
-"""The kind of event that tells a finding."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightReport:
@@ -52,15 +49,7 @@ class PreflightReport:
 
     def events(self) -> list[JsonObject]:
         """Return one event for each finding."""
-        return [
-            {
-                "kind": FINDING,
-                "check": found.check,
-                "severity": found.severity if self.stops(found) else "warn",
-                "message": found.message,
-            }
-            for found in self.findings
-        ]
+        return [found.event(stops=self.stops(found)) for found in self.findings]
 
     def to_json(self) -> JsonObject:
         """Return it as JSON."""

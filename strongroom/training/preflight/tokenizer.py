@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Literal, cast
 
 from tokenizers import Tokenizer
 
@@ -18,9 +18,6 @@ from strongroom.data.packing import token_counter
 from strongroom.data.rows import Message, Row
 from strongroom.errors import DataError, ModelSourceError
 from strongroom.training.preflight.facts import TokenizerFacts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 CountTokens = Callable[[Row], int]
 
@@ -38,7 +35,7 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerFacts, CountTokens]:
     The function raises DataError for a row that it cannot render.
     """
     tokenizer = _Tokenizer(folder)
-    count = token_counter(cast("PreTrainedTokenizerBase", tokenizer))
+    count = token_counter(tokenizer)
     template = tokenizer.chat_template
     facts = TokenizerFacts(
         padding=tokenizer.special("pad_token"),
@@ -74,7 +71,7 @@ def _statements(template: str) -> set[str]:
 
 
 class _Tokenizer:
-    """The part of transformers' tokenizer that packing asks for."""
+    """A `ChatTokenizer`."""
 
     def __init__(self, folder: Path) -> None:
         self.name_or_path = str(folder)
@@ -85,7 +82,7 @@ class _Tokenizer:
     @property
     def bos_token_id(self) -> int | None:
         token = self.special("bos_token")
-        return None if token is None else self.convert_tokens_to_ids(token)
+        return None if token is None else self._tokenizer.token_to_id(token)
 
     @cached_property
     def added_tokens_decoder(self) -> dict[int, Any]:
@@ -97,8 +94,13 @@ class _Tokenizer:
         token = self._config.get(name)
         return token.get("content") if isinstance(token, dict) else token
 
-    def convert_tokens_to_ids(self, token: str) -> int | None:
-        found: int | None = self._tokenizer.token_to_id(token)
+    def convert_tokens_to_ids(self, token: str) -> int:
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise ModelSourceError(
+                f"tokenizer {self.name_or_path}: expected the token {token!r} in tokenizer.json, "
+                "which its configuration names, got none; take both files from the same model"
+            )
         return found
 
     def encode(
@@ -109,13 +111,15 @@ class _Tokenizer:
         return ids
 
     def apply_chat_template(
-        self, messages: Sequence[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
+        self,
+        messages: Sequence[dict[str, str]],
+        *,
+        tokenize: Literal[False],  # noqa: ARG002 -- there is no other way here
+        add_generation_prompt: bool,
     ) -> str:
         # Half a second, and no torch.
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        if tokenize:
-            raise NotImplementedError("a template is rendered here, and its text encoded by parts")
         tokens = {name: value for name in _NAMED if (value := self.special(name)) is not None}
         rendered, _ = render_jinja_template(
             conversations=[list(messages)],

@@ -4,12 +4,9 @@ import json
 import threading
 from pathlib import Path
 
-import pytest
-from dagster_pipes import encode_param
-
 from strongroom.checkpoint.manifest import Inputs, Manifest
 from strongroom.names import CheckpointName, Digest
-from strongroom.training.reporting import PIPES_VARIABLE, ReportKind, committed_event, reporting
+from strongroom.training.reporting import ReportKind, committed_event, reporting
 
 
 def lines(file: Path) -> list[dict[str, object]]:
@@ -18,14 +15,14 @@ def lines(file: Path) -> list[dict[str, object]]:
 
 def test_an_event_can_be_read_as_soon_as_it_is_told(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
-    with reporting(file, is_first=True) as report:
+    with reporting(file) as report:
         report({"kind": ReportKind.STEP, "step": 1, "loss": 0.5})
         assert lines(file) == [{"kind": "training.step", "step": 1, "loss": 0.5}]
 
 
 def test_threads_and_processes_never_mix_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
-    with reporting(file, is_first=True) as one, reporting(file, is_first=False) as other:
+    with reporting(file) as one, reporting(file) as other:
         threads = [
             threading.Thread(target=lambda tell=tell: [tell({"x": "y" * 500}) for _ in range(50)])
             for tell in (one, one, other)
@@ -38,42 +35,8 @@ def test_threads_and_processes_never_mix_their_lines(tmp_path: Path) -> None:
 
 
 def test_nobody_listening_is_no_error() -> None:
-    with reporting(None, is_first=True) as report:
+    with reporting(None) as report:
         report({"kind": ReportKind.FINISHED, "step": 3})
-
-
-def test_dagster_hears_the_first_rank_through_pipes_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, messages = tmp_path / "context.json", tmp_path / "messages.jsonl"
-    context.write_text(
-        json.dumps(
-            {
-                "asset_keys": ["finetune_run"],
-                "code_version_by_asset_key": {},
-                "provenance_by_asset_key": {},
-                "partition_key": None,
-                "partition_key_range": None,
-                "partition_time_window": None,
-                "run_id": "run",
-                "job_name": None,
-                "retry_number": 0,
-                "extras": {},
-            }
-        ),
-        encoding="utf-8",
-    )
-    messages.touch()
-    monkeypatch.setenv(PIPES_VARIABLE, encode_param({"path": str(context)}))
-    monkeypatch.setenv("DAGSTER_PIPES_MESSAGES", encode_param({"path": str(messages)}))
-    event = {"kind": "training.step", "step": 1}
-    with reporting(None, is_first=False) as report:
-        report(event)
-    assert lines(messages) == []
-    with reporting(None, is_first=True) as report:
-        report(event)
-        told = [m["params"] for m in lines(messages) if m["method"] == "report_custom_message"]
-    assert told == [{"payload": event}]
 
 
 def test_a_commit_is_told_with_its_numbers() -> None:

@@ -16,15 +16,14 @@ from strongroom.training.preflight.wording import in_bytes, in_count, in_seconds
 
 def memory(case: Case) -> Iterator[Finding]:
     """Find ranks that need more than there is, on their accelerator or on the host."""
-    estimates = case.estimates
-    memory = estimates.memory
-    if memory is None:
+    estimates, of_rank = case.estimates, case.estimates.memory
+    if of_rank is None:
         return
     if estimates.device is not None:
-        yield from _room(case, memory, memory.placing, estimates.device, "its accelerator")
+        yield from _room(case, of_rank, of_rank.placing, estimates.device, "its accelerator")
     if estimates.host is not None:
         where = "this machine, all ranks together"
-        yield from _room(case, memory, memory.building, estimates.host, where)
+        yield from _room(case, of_rank, of_rank.building, estimates.host, where)
 
 
 def _room(case: Case, memory: RankMemory, before: int, room: Room, where: str) -> Iterator[Finding]:

@@ -251,7 +251,7 @@ def test_a_month_that_nobody_listens_to_makes_a_bounded_number_of_objects() -> N
 def test_reporting_tells_the_store_beside_the_file(storage: Failing, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     through_store = reporting_to_store(storage, RUN, LAUNCH, 1)
-    with reporting(file, is_first=False, through_store=through_store) as report:
+    with reporting(file, through_store) as report:
         report(COMMITTED)
     assert json.loads(file.read_text()) == COMMITTED
     assert heard(storage) == [COMMITTED]
