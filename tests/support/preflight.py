@@ -26,8 +26,9 @@ from strongroom.training.preflight.facts import (
     StoreFacts,
     TokenizerFacts,
 )
-from strongroom.training.preflight.findings import Case
+from strongroom.training.preflight.findings import Case, Finding
 from strongroom.training.preflight.numbers import values
+from strongroom.training.preflight.report import preflight
 
 GB = 10**9
 LINEAR = ("down_proj", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj")
@@ -212,3 +213,23 @@ def case(config: RunConfig, facts: Facts) -> Case:
     return Case(
         config=config, facts=facts, numbers=numbers, estimates=estimate(config, facts, numbers)
     )
+
+
+def found(config: RunConfig, facts: Facts) -> list[tuple[str, str]]:
+    return [(item.check, item.severity) for item in preflight(config, facts).findings]
+
+
+def only(config: RunConfig, facts: Facts) -> Finding:
+    """Return the one finding there is."""
+    findings = preflight(config, facts).findings
+    assert len(findings) == 1, [item.check for item in findings]
+    assert all((findings[0].saw, findings[0].why, findings[0].mend, findings[0].source))
+    return findings[0]
+
+
+def small(**changes: Any) -> RunConfig:  # noqa: ANN401 -- as YAML
+    return changed(SMALL, **changes)
+
+
+def large(**changes: Any) -> RunConfig:  # noqa: ANN401 -- as YAML
+    return changed(LARGE, **changes)
