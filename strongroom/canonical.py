@@ -7,6 +7,7 @@ one meaning has exactly one sequence of bytes.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 import rfc8785
@@ -50,6 +51,21 @@ def loads(data: bytes, *, what: str) -> JsonObject:
             "the stored bytes were changed after they were written"
         )
     return cast("JsonObject", document)
+
+
+def version_of(document: JsonObject, formats: Sequence[str], *, what: str) -> int:
+    """Return which of `formats` a document is of, counted from 1; `what` names it in errors.
+
+    Raises:
+        FormatError: none of them.
+    """
+    found = document.get("format")
+    if found not in formats:
+        raise FormatError(
+            f"{what}: expected a format of {', '.join(formats)}, got {found!r}; "
+            "use a release of strongroom that knows it"
+        )
+    return formats.index(found) + 1
 
 
 def digest(document: JsonObject) -> Digest:

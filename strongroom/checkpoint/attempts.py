@@ -84,19 +84,14 @@ class AttemptRecord:
             FormatError: not canonical, of an unknown format version, or of the wrong shape.
         """
         document = canonical.loads(data, what=where)
-        version = document.get("format")
-        if version not in FORMATS:
-            raise FormatError(
-                f"{where}: expected a format of {', '.join(FORMATS)}, got {version!r}; "
-                "use a release of strongroom that knows it"
-            )
+        version = canonical.version_of(document, FORMATS, what=where)
         try:
             record = cls(
                 run=RunKey.parse(document["run"]),
                 attempt=count(document["attempt"]),
                 started=text(document["started"]),
             )
-            if version == FORMATS[0]:
+            if version == 1:
                 return record
             resumed_from = document["resumed_from"]
             record = replace(
@@ -112,7 +107,7 @@ class AttemptRecord:
         except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:
             raise FormatError(f"{where}: a field is missing or malformed: {error!r}") from error
         if record.to_bytes() != data:
-            raise FormatError(f"{where}: holds fields that {version} does not have")
+            raise FormatError(f"{where}: holds fields that {FORMATS[-1]} does not have")
         return record
 
 

@@ -108,11 +108,7 @@ class Manifest:
             FormatError: not canonical, of an unknown format version, or of the wrong shape.
         """
         document = canonical.loads(data, what=f"{where}/{MANIFEST_FILE}")
-        if document.get("format") not in FORMATS.values():
-            raise FormatError(
-                f"{where}/{MANIFEST_FILE}: expected format {' or '.join(FORMATS.values())}, got "
-                f"{document.get('format')!r}; use a release of strongroom that knows it"
-            )
+        canonical.version_of(document, tuple(FORMATS.values()), what=f"{where}/{MANIFEST_FILE}")
         try:
             manifest = _from_json(document)
         except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:

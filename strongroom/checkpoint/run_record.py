@@ -105,13 +105,7 @@ class RunRecord:
             FormatError: not canonical, of an unknown format version, or of the wrong shape.
         """
         document = canonical.loads(data, what=where)
-        found = document.get("format")
-        if found not in FORMATS:
-            raise FormatError(
-                f"{where}: expected a format of {', '.join(FORMATS)}, got {found!r}; "
-                "use a release of strongroom that knows it"
-            )
-        version = FORMATS.index(found) + 1
+        version = canonical.version_of(document, FORMATS, what=where)
         try:
             record = cls(
                 run=RunKey.parse(document["run"]),
@@ -131,7 +125,7 @@ class RunRecord:
         except (AttributeError, KeyError, TypeError, InputError) as error:
             raise FormatError(f"{where}: a field is missing or malformed: {error!r}") from error
         if record.to_bytes() != data:
-            raise FormatError(f"{where}: holds fields that {found} does not have")
+            raise FormatError(f"{where}: holds fields that {FORMATS[version - 1]} does not have")
         return record
 
 

@@ -191,11 +191,7 @@ class Keyring:
             FormatError: not a keyring, of an unknown version, or a holder is malformed.
         """
         document = canonical.loads(data, what=where)
-        if document.get("format") != FORMAT:
-            raise FormatError(
-                f"{where}: expected format {FORMAT!r}, got {document.get('format')!r}; "
-                "use a release of strongroom that knows it"
-            )
+        canonical.version_of(document, (FORMAT,), what=where)
         try:
             keyring = cls(
                 Holder(

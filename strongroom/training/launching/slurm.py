@@ -22,9 +22,9 @@ from strongroom.canonical import JsonObject
 from strongroom.clock import now_utc
 from strongroom.errors import ConfigError, PreemptedError, StorageError, TrainingError
 from strongroom.storage.store import Store, open_store
+from strongroom.training.launching.ending import Ending
 from strongroom.training.launching.slurm_commands import CommandFailedError, Slurm
-from strongroom.training.launching.slurm_ending import Ending
-from strongroom.training.launching.slurm_job import Job, Patience
+from strongroom.training.launching.slurm_job import Job, Patience, last_lines
 from strongroom.training.launching.slurm_settings import (
     LOG_FILE,
     SOURCE,
@@ -199,15 +199,17 @@ class _Training:
         """Raise what the training ended with, if it did not finish."""
         run, job = self._plan.spec.run, self._job
         logger.info("job ended: run=%s job=%s %s", run, job.job_id, job.state)
+        log = self._plan.log
         ending = Ending(
-            run=run,
-            job_id=job.job_id,
-            state=job.state,
+            who=f"run {run}: job {job.job_id}",
+            told=told,
+            end=str(job.state),
+            hint=lambda: f"its log is {log}{last_lines(log)}",
+            grace_s=self._plan.spec.grace_s,
             was_asked=job.is_stopping,
             was_killed=job.was_killed,
-            grace_s=self._plan.spec.grace_s,
-            log=self._plan.log,
-            told=told,
+            was_cancelled=job.state.was_cancelled,
+            lost_a_rank=job.state.lost_a_rank,
         )
         ending.check()
 

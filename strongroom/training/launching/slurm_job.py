@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 
 from strongroom.errors import StorageError, TrainingError
@@ -20,8 +21,21 @@ REPEAT_S = 15.0
 """Between two requests to stop, or to kill, a job that has not ended."""
 END_TIMEOUT_S = 600.0
 """A job that was killed and is still there after this is on a node that nobody reaches."""
+LOG_LINES = 8
+"""How many lines of the job's log an error shows."""
+LOG_TAIL_BYTES = 16_384
 
 logger = logging.getLogger(__name__)
+
+
+def last_lines(log: Path) -> str:
+    """Return the end of a job's log, to be added to an error; or why there is none."""
+    try:
+        data = log.read_bytes()
+    except OSError as error:
+        return f" ({error.strerror})"
+    lines = data[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
+    return "".join(f"\n  {line}" for line in lines[-LOG_LINES:])
 
 
 class Patience:

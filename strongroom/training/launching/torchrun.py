@@ -21,18 +21,16 @@ from pathlib import Path
 from typing import TextIO
 
 from strongroom.canonical import JsonObject
-from strongroom.errors import PreemptedError, RankLostError, StrongroomError, TrainingError
 from strongroom.parent import PARENT_VARIABLE
-from strongroom.training.failure import error_from, first_cause, is_own_cause
 from strongroom.training.launching.agent import agent_command
-from strongroom.training.launching.restarts import is_accident
+from strongroom.training.launching.ending import Ending
 from strongroom.training.launching.spec import Launch
-from strongroom.training.reporting import ReportKind
 
 STDERR = 2
 POLL_S = 0.1
 SIGNALLED = 128
 """Exit codes above it mean that the first rank that failed was ended by that signal."""
+HINT = "standard error may tell; what runs out of memory is ended by signal 9 and cannot say so"
 KILL_MARGIN_S = 10.0
 """torchrun itself kills workers after the grace time; it gets this much longer to do so."""
 
@@ -144,50 +142,23 @@ class _Training:
 
     def conclude(self, told: list[JsonObject]) -> None:
         """Raise what the training ended with, if it did not finish."""
-        try:
-            self._check_end(told)
-        except StrongroomError as error:
-            if self._deadline is None or not is_accident(error):
-                raise
-            # Who asked it to stop does not want it to be started again.
-            raise TrainingError(
-                f"run {self._spec.run}: was asked to stop, and failed before its newest state was "
-                f"committed: {error}"
-            ) from error
-
-    def _check_end(self, told: list[JsonObject]) -> None:
-        run, code = self._spec.run, self._process.returncode
-        by_kind = {event["kind"]: event for event in told}
-        failures = [event for event in told if event["kind"] == ReportKind.FAILED]
+        code = self._process.returncode
         # Of torchrun itself the code is negative.
-        lost_by = -code if code < 0 else code - SIGNALLED
-        if failures and (lost_by <= 0 or is_own_cause(first_cause(failures))):
-            raise error_from(first_cause(failures))
-        if self._killed:
-            raise TrainingError(
-                f"run {run}: did not stop within {self._spec.grace_s:g} s of SIGTERM and was "
-                "killed; the same command goes on from the newest checkpoint that verifies"
-            )
-        if stopped := by_kind.get(ReportKind.STOPPED):
-            raise PreemptedError(
-                f"run {run}: stopped as asked; step {stopped['step']} is committed and the same "
-                "command goes on from there"
-            )
-        if code == 0 and ReportKind.FINISHED in by_kind:
-            return
-        if self._deadline is not None and ReportKind.STARTED not in by_kind:
-            raise PreemptedError(f"run {run}: stopped as asked, before its first step")
-        if lost_by > 0:
-            raise RankLostError(
-                f"run {run}: a rank was ended by signal {lost_by} and could not say why; "
-                "expected it to finish. What runs out of memory is ended so, by 9; the same "
-                "command goes on from the newest checkpoint that verifies"
-            )
-        raise TrainingError(
-            f"run {run}: torchrun ended with {code} and no rank said why; expected it to finish. "
-            "Standard error may tell (out of memory and kill -9 do not); the same command goes on "
-            "from the newest checkpoint that verifies"
+        signalled = -code if code < 0 else max(code - SIGNALLED, 0)
+        cause = (
+            f"a rank ended by signal {signalled}" if signalled else f"torchrun ended with {code}"
         )
+        ending = Ending(
+            who=f"run {self._spec.run}",
+            told=told,
+            end=cause,
+            hint=lambda: HINT,
+            grace_s=self._spec.grace_s,
+            was_asked=self._deadline is not None,
+            was_killed=self._killed,
+            lost_a_rank=signalled > 0,
+        )
+        ending.check()
 
     def _read(self) -> list[JsonObject]:
         *lines, self._rest = (self._rest + self._news.read()).split("\n")
