@@ -28,7 +28,7 @@ _AMD = "https://www.amd.com/en/products/accelerators/instinct/mi300/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Accelerator:
+class DataSheet:
     """What a vendor states of an accelerator.
 
     Attributes:
@@ -43,35 +43,35 @@ class Accelerator:
     source: str
 
 
-def _accelerator(
+def _data_sheet(
     name: str, source: str, *, float32: float, bfloat16: float, float8: float | None = None
-) -> Accelerator:
+) -> DataSheet:
     peaks = {"float32": float32, "bfloat16": bfloat16}
     if float8 is not None:
         peaks["float8"] = float8
-    return Accelerator(name=name, peak_tflops=peaks, source=source)
+    return DataSheet(name=name, peak_tflops=peaks, source=source)
 
 
-ACCELERATORS = (
-    _accelerator("A100", _NVIDIA + "a100/", float32=19.5, bfloat16=312.0),
-    _accelerator("L4", _NVIDIA + "l4/", float32=30.3, bfloat16=121.0, float8=242.5),
-    _accelerator("L40S", _NVIDIA + "l40s/", float32=91.6, bfloat16=362.05, float8=733.0),
-    _accelerator("H100", _NVIDIA + "h100/", float32=66.9, bfloat16=989.4, float8=1978.9),
-    _accelerator("H100 PCIe", _NVIDIA + "h100/", float32=51.2, bfloat16=756.4, float8=1512.9),
-    _accelerator("H100 NVL", _NVIDIA + "h100/", float32=60.0, bfloat16=835.5, float8=1670.5),
-    _accelerator("H200", _NVIDIA + "h200/", float32=66.9, bfloat16=989.4, float8=1978.9),
-    _accelerator("H200 NVL", _NVIDIA + "h200/", float32=60.0, bfloat16=835.5, float8=1670.5),
-    _accelerator(
+DATA_SHEETS = (
+    _data_sheet("A100", _NVIDIA + "a100/", float32=19.5, bfloat16=312.0),
+    _data_sheet("L4", _NVIDIA + "l4/", float32=30.3, bfloat16=121.0, float8=242.5),
+    _data_sheet("L40S", _NVIDIA + "l40s/", float32=91.6, bfloat16=362.05, float8=733.0),
+    _data_sheet("H100", _NVIDIA + "h100/", float32=66.9, bfloat16=989.4, float8=1978.9),
+    _data_sheet("H100 PCIe", _NVIDIA + "h100/", float32=51.2, bfloat16=756.4, float8=1512.9),
+    _data_sheet("H100 NVL", _NVIDIA + "h100/", float32=60.0, bfloat16=835.5, float8=1670.5),
+    _data_sheet("H200", _NVIDIA + "h200/", float32=66.9, bfloat16=989.4, float8=1978.9),
+    _data_sheet("H200 NVL", _NVIDIA + "h200/", float32=60.0, bfloat16=835.5, float8=1670.5),
+    _data_sheet(
         "GH200",
         _NVIDIA + "grace-hopper-superchip/",
         float32=66.9,
         bfloat16=989.4,
         float8=1978.9,
     ),
-    _accelerator("B200", _NVIDIA + "hgx/", float32=75.0, bfloat16=2250.0, float8=4500.0),
-    _accelerator("GB200", _NVIDIA + "gb200-nvl72/", float32=80.0, bfloat16=2500.0, float8=5000.0),
-    _accelerator("MI300X", _AMD + "mi300x.html", float32=163.4, bfloat16=1307.4, float8=2614.9),
-    _accelerator("MI325X", _AMD + "mi325x.html", float32=163.4, bfloat16=1307.4, float8=2614.9),
+    _data_sheet("B200", _NVIDIA + "hgx/", float32=75.0, bfloat16=2250.0, float8=4500.0),
+    _data_sheet("GB200", _NVIDIA + "gb200-nvl72/", float32=80.0, bfloat16=2500.0, float8=5000.0),
+    _data_sheet("MI300X", _AMD + "mi300x.html", float32=163.4, bfloat16=1307.4, float8=2614.9),
+    _data_sheet("MI325X", _AMD + "mi325x.html", float32=163.4, bfloat16=1307.4, float8=2614.9),
 )
 """Data center accelerators; what is not among them has no known peak."""
 
@@ -83,7 +83,7 @@ def known_peak_flops(device: str, dtype: str) -> float | None:
         device: its name, as `torch.cuda.get_device_name()` gives it.
         dtype: what it multiplies: `bfloat16`, `float32` or `float8`.
     """
-    fitting = [item for item in ACCELERATORS if re.search(rf"\b{re.escape(item.name)}\b", device)]
+    fitting = [item for item in DATA_SHEETS if re.search(rf"\b{re.escape(item.name)}\b", device)]
     if not fitting:
         return None
     tflops = max(fitting, key=lambda item: len(item.name)).peak_tflops.get(dtype)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongroom.cli.commands.train import key_from
+from strongroom.cli.arguments import RunOption, run_key
 from strongroom.cli.output import Reply
 from strongroom.cli.progress import activity
 from strongroom.cli.settings import Settings
 from strongroom.errors import InputError
-from strongroom.names import RunKey
 
 if TYPE_CHECKING:
     from strongroom.training.config import RunConfig
@@ -25,14 +24,7 @@ def doctor(
         Path | None,
         typer.Argument(metavar="CONFIG", help="The run's configuration, a YAML file."),
     ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="KEY",
-            help="The run's key; the configuration's file name if not given.",
-        ),
-    ] = None,
+    run: RunOption = None,
     probe: Annotated[
         bool,
         typer.Option(
@@ -66,7 +58,7 @@ def doctor(
         return Reply(document=rule_document(numbers), blocks=tuple(rule_blocks(numbers)))
     if config is None or wanted is None:
         raise InputError("no configuration was named: strongroom doctor CONFIG, or --rules")
-    key = RunKey.parse(run) if run is not None else key_from(config)
+    key = run_key(run, config)
     allreduce_ms = _probe(wanted) if probe else None
     with activity("looking at machine, model, data and store"):
         report = examine(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from dataclasses import replace
 from enum import StrEnum
@@ -13,12 +12,12 @@ from typing import Annotated
 import typer
 
 from strongroom.canonical import JsonObject
+from strongroom.cli.arguments import RunOption, run_key
 from strongroom.cli.output import Reply
 from strongroom.cli.progress import activity, is_on_terminal, training_progress
 from strongroom.cli.settings import Settings
 from strongroom.clock import now_utc
 from strongroom.errors import ConfigError
-from strongroom.names import RunKey
 from strongroom.training.config import RunConfig
 from strongroom.training.launching.spec import LaunchSettings
 from strongroom.training.placement import placement_faults
@@ -46,14 +45,7 @@ def train(  # noqa: PLR0913 -- the options of a command
             help="The pseudonym of who asks for the run; it may not approve its checkpoints.",
         ),
     ],
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="KEY",
-            help="The run's key; the configuration's file name if not given.",
-        ),
-    ] = None,
+    run: RunOption = None,
     fresh_start: Annotated[
         bool,
         typer.Option(
@@ -94,7 +86,7 @@ def train(  # noqa: PLR0913 -- the options of a command
     from strongroom.training.launching.torchrun import launch
 
     wanted = spread_as(load_config(config), world_size=world_size, strategy=strategy)
-    key = RunKey.parse(run) if run is not None else key_from(config)
+    key = run_key(run, config)
     check_pseudonym(author)
     custody = settings.custody(create=True)
     with activity("preparing base model, dataset and tokenizer"):
@@ -146,12 +138,3 @@ def spread_as(config: RunConfig, *, world_size: int | None, strategy: Strategy |
     if faults := placement_faults(placement, config.train.batch_rows):
         raise ConfigError("--world-size and --strategy", faults)
     return replace(config, train=config.train.placed(placement))
-
-
-def key_from(config: Path) -> RunKey:
-    """Return the run key a configuration's file name stands for: the same file, the same run.
-
-    Raises:
-        InputError: the name has nothing a key could be made of.
-    """
-    return RunKey.parse(re.sub(r"[^a-z0-9._-]+", "-", config.stem.lower()).strip("-._")[:63])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from strongroom.canonical import JsonObject
-from strongroom.cli.commands.train import key_from
+from strongroom.cli.arguments import run_key
 from strongroom.cli.render import plain
 from strongroom.cli.views.train import train_blocks, train_document
 from strongroom.custody.listing import StoreListing
@@ -192,12 +192,12 @@ def test_a_stopped_training_ends_with_75_and_an_interrupted_one_with_130(
     ],
 )
 def test_a_run_is_named_after_its_file(file: str, key: str) -> None:
-    assert str(key_from(Path(file))) == key
+    assert str(run_key(None, Path(file))) == key
 
 
 def test_a_file_name_without_a_letter_makes_no_key() -> None:
     with pytest.raises(InputError, match="expected 1 to 63"):
-        key_from(Path("---.yaml"))
+        run_key(None, Path("---.yaml"))
 
 
 def test_a_resumed_run_says_from_where() -> None:

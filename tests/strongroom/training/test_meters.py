@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strongroom.training.meters import (
-    ACCELERATORS,
+    DATA_SHEETS,
     StepMeter,
     known_peak_flops,
     peak_flops_per_rank,
@@ -146,8 +146,8 @@ def test_a_peak_that_is_not_known_is_not_guessed(device: str, dtype: str) -> Non
 
 
 def test_every_accelerator_has_a_source_and_is_faster_the_smaller_the_numbers() -> None:
-    assert len({item.name for item in ACCELERATORS}) == len(ACCELERATORS)
-    for item in ACCELERATORS:
+    assert len({item.name for item in DATA_SHEETS}) == len(DATA_SHEETS)
+    for item in DATA_SHEETS:
         assert item.source.startswith("https://")
         peaks = [item.peak_tflops[name] for name in ("float32", "bfloat16")]
         assert peaks == sorted(peaks)
