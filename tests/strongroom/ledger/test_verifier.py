@@ -23,7 +23,7 @@ def test_a_whole_ledger_is_reported() -> None:
 @pytest.mark.parametrize("key", ["ledger/tile/0/000.p/3", "ledger/tile/0/000.p/1"])
 def test_a_changed_tile_is_named(key: str) -> None:
     world = MemoryLedger.new(3)
-    world.storage.replace(key, bytes(len(world.storage.read(key))))
+    world.storage.replace(key, bytes(255 - byte for byte in world.storage.read(key)))
     with pytest.raises(LedgerError, match=f"{key}: differs at byte 0"):
         world.open().verify()
 
